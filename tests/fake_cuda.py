@@ -328,8 +328,8 @@ def install() -> None:
 
     made = programs.cuda_function
 
-    def known(model: Any, *, layout: str = "rows", prune: float = 0.0, **how: Any) -> Any:
-        function = made(model, layout=layout, prune=prune, **how)
+    def known(model: Any, *, layout: str = "rows", **how: Any) -> Any:
+        function = made(model, layout=layout, **how)
         NETWORKS[function.program.cubin.image] = function.network, layout
         return function
 

@@ -46,8 +46,8 @@ def draw_packed_tile(channels: int, *, side: int) -> Figure:
         write(axes, left + _TILE_IN / 2, 0.25, name, bold=True)
         box(axes, left, _TOP_IN, _TILE_IN, _TILE_IN, colour=EMPTY, edge=QUIET)
     for strip in range(strips):
-        corner = (_LEFT_IN + strip * scale, _TOP_IN + KERNEL * strip * scale)
-        _fill(axes, *corner, max(scale, 0.02), KERNEL * scale)
+        left, top = _LEFT_IN + strip * scale, _TOP_IN + KERNEL * strip * scale
+        _fill(axes, left, top, max(scale, 0.02), KERNEL * scale)
     _fill(axes, second, _TOP_IN, _TILE_IN, KERNEL * channels * scale)
     text_y = _TOP_IN + _TILE_IN + 0.25
     for left, weights in ((_LEFT_IN, KERNEL * strips), (second, KERNEL * channels * side)):
@@ -117,7 +117,8 @@ def draw_costs(costs: Mapping[str, Mapping[str, float]], *, title: str) -> Figur
     """
     if not 1 <= len(costs) <= len(OTHERS) + 1:
         raise ValueError(f"{len(costs)} layers cannot be drawn; give 1 to {len(OTHERS) + 1}")
-    units = list(next(iter(costs.values())))
+    first_layer, first = next(iter(costs.items()))
+    units = list(first)
     for layer, by_unit in costs.items():
         if list(by_unit) != units:
             raise ValueError(
@@ -125,7 +126,6 @@ def draw_costs(costs: Mapping[str, Mapping[str, float]], *, title: str) -> Figur
             )
         for unit, cost in by_unit.items():
             number(f"costs[{layer!r}][{unit!r}]", cost, above=0)
-    first = next(iter(costs.values()))
     figure, axes = plotting.figure(title=title, height_in=4.2)
     for colour, style, (layer, by_unit) in zip(
         ("#555555", *OTHERS), ("-", "--", "-.", ":", "-", "--"), costs.items(), strict=False
@@ -137,7 +137,7 @@ def draw_costs(costs: Mapping[str, Mapping[str, float]], *, title: str) -> Figur
     axes.set_xticks(range(len(units)), units)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set(ylabel=f"relative to {next(iter(costs))}", xlim=(-0.25, len(units) - 0.75))
+    axes.set(ylabel=f"relative to {first_layer}", xlim=(-0.25, len(units) - 0.75))
     axes.legend(loc="lower right")
     return figure
 

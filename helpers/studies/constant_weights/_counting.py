@@ -12,19 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from helpers import console, native, storage
+from helpers import native, storage
 from helpers.checks import boolean
 from helpers.native import _machine_code as machine_code
-from helpers.results import Record, derived, from_dict
-from helpers.studies.constant_weights._cuda_sources import (
-    CUDA_PLACEMENTS,
-    candidates_per_thread,
-    cuda_source,
-)
-from helpers.studies.constant_weights._network import Network, network_of, pruned
-from helpers.studies.constant_weights._programs import CudaProgram, build_cuda
+from helpers.results import Record, derived, from_dict, row_of
+from helpers.studies.constant_weights._programs import CudaProgram
 
 INSTRUCTION_BYTES = 16  # from sm_70 on
 _IMMEDIATE = re.compile(r"-?0x[0-9a-f]+")
@@ -104,11 +96,6 @@ class PlacementCount(Record):
     shared_loads: int
     constant_loads: int
 
-    @property
-    def instructions_per_candidate(self) -> float:
-        """Instructions that a thread runs, over the candidates that it evaluates."""
-        return self.total / self.candidates
-
 
 class PlacementCounts(Record):
     """The census of several placements and architectures, for a network of ``widths``; ``note``
@@ -131,18 +118,12 @@ class PlacementCounts(Record):
 
         Raises ValueError, with the rows that there are, when it was not counted.
         """
-        for row in self.counts:
-            if (row.placement, row.architecture, row.precision) == (
-                placement,
-                architecture,
-                precision,
-            ):
-                return row
-        known = ", ".join(
-            f"{row.placement} {row.precision} {row.architecture}" for row in self.counts
-        )
-        raise ValueError(
-            f"{placement} {precision} {architecture} was not counted; these were: {known}"
+        return row_of(
+            self.counts,
+            "count",
+            placement=placement,
+            precision=precision,
+            architecture=architecture,
         )
 
 
@@ -157,7 +138,7 @@ def census(built: Any) -> WeightCensus | CppCensus:
     x86-64.
     """
     if isinstance(built, CudaProgram):
-        return cuda_census(built)
+        return cuda_census(built.cubin)
     library = built if isinstance(built, native.Library) else getattr(built, "library", None)
     if not isinstance(library, native.Library):
         raise TypeError(f"a census is taken of what build() returns, not of {type(built).__name__}")
@@ -185,12 +166,9 @@ def census(built: Any) -> WeightCensus | CppCensus:
     )
 
 
-def cuda_census(program: CudaProgram) -> WeightCensus:
-    """Return the census of a CUDA program. Raises as :func:`census` does."""
-    return _weight_census(native.census(program.cubin, function="evaluate"), program.cubin.compiler)
-
-
-def _weight_census(kernel_census: native.Census, compiler: str) -> WeightCensus:
+def cuda_census(cubin: native.Cubin, *, function: str = "evaluate") -> WeightCensus:
+    """Return the census of a kernel of a CUDA program. Raises as :func:`census` does."""
+    kernel_census = native.census(cubin, function=function)
     constant = [
         row for row in kernel_census.accesses if (row.access, row.space) == ("load", "constant")
     ]
@@ -198,58 +176,11 @@ def _weight_census(kernel_census: native.Census, compiler: str) -> WeightCensus:
     return derived(
         WeightCensus,
         kernel_census,
-        compiler=compiler,
+        compiler=cubin.compiler,
         total=kernel_census.total - kernel_census.padding,
         constant_load_bytes=sum(row.count * (row.width_bits or 0) // 8 for row in constant),
         fp16_multiply_adds=sum(row.count for row in halves),
         fp16_immediate=sum(row.immediate for row in halves),
-    )
-
-
-def count_placements(
-    model: nn.Module | Network,
-    *,
-    architectures: Sequence[str] = ("sm_80", "sm_90"),
-    placements: Sequence[str] = CUDA_PLACEMENTS,
-    precision: str = "fp32",
-    prune: float = 0.0,
-) -> PlacementCounts:
-    """Return the census of ``model`` for each of ``placements`` and ``architectures``, compiled; no
-    GPU is needed.
-
-    The network of 1,857 parameters takes a second or less with constants, several where every
-    weight is loaded. ``precision`` and ``prune`` are those of :func:`generate`. Raises as
-    :func:`generate`, :func:`build` and :func:`census` do.
-    """
-    for name, names in (("architectures", architectures), ("placements", placements)):
-        if isinstance(names, str) or not names:
-            raise TypeError(
-                f"{name} is a list of at least one name, such as [{names or 'sm_90'!r}]"
-            )
-    network = pruned(network_of(model), prune)
-    cases = [
-        (placement, architecture) for architecture in architectures for placement in placements
-    ]
-    rows, compiler = [], ""
-    for placement, architecture in console.track(cases, "compiling"):
-        source = cuda_source(network, placement=placement, precision=precision)
-        weight_census = cuda_census(build_cuda(source, architecture=architecture))
-        compiler = weight_census.compiler
-        rows.append(placement_count(weight_census, placement, precision))
-    return PlacementCounts(
-        compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows)
-    )
-
-
-def placement_count(weight_census: WeightCensus, placement: str, precision: str) -> PlacementCount:
-    """Return a kernel's census as a row of a table of placements. Lesson 17."""
-    candidates = candidates_per_thread(precision)
-    return derived(
-        PlacementCount,
-        weight_census,
-        placement=placement,
-        precision=precision,
-        candidates=candidates,
     )
 
 

@@ -25,8 +25,9 @@ import numpy as np
 import torch
 
 from helpers import native
+from helpers.checks import choice
 from helpers.studies.constant_weights._cuda_sources import float_literal
-from helpers.studies.constant_weights._network import ACTIVATIONS, Dense, Network, pruned
+from helpers.studies.constant_weights._network import ACTIVATIONS, Network
 
 CPP_PLACEMENTS = {
     "runtime_sizes": "sizes, activations and weights arrive with the call",
@@ -58,35 +59,35 @@ _MOST_STRAIGHT_LINES = 20_000
 _MOST_STACK_FLOATS = 2**18  # a thread's stack may be as small as 8 MiB, on macOS 512 KiB
 _NUMBERS_A_LINE = 8
 _LINE_BYTES = 64
+_EVALUATE_LANES = (
+    "\ntemplate <int WIDTH>\n"
+    "INLINE void evaluate_lanes(const Lanes (*x0)[WIDTH], Lanes (*y)[WIDTH], const float*"
+)
 
 
-def cpp_source(network: Network, placement: str = "lanes", prune: float = 0.0) -> str:
+def cpp_source(network: Network, placement: str) -> str:
     """Return the C++ program that evaluates ``network``, its weights placed as
     :data:`CPP_PLACEMENTS` says.
 
-    ``prune`` is the share of every layer's weights, the ones nearest to zero, that are set to zero
-    first; only the placement "pruned" gains from it, since it leaves zeros out. (So an input that
-    is infinite or NaN does not reach an output through a weight of zero there.) Floats stand as
-    hexadecimal literals, bit for bit.
+    Only the placement "pruned" gains from weights of zero, since it leaves them out. (So an input
+    that is infinite or NaN does not reach an output through a weight of zero there.) Floats stand
+    as hexadecimal literals, bit for bit.
 
-    Raises ValueError for an unknown placement, a share outside 0 to 1, or a network too large for
-    the placement. Lesson 17.
+    Raises ValueError for an unknown placement, or a network too large for the placement. Lesson 17.
     """
-    if placement not in CPP_PLACEMENTS:
-        raise ValueError(
-            f"the placements in C++ are {', '.join(CPP_PLACEMENTS)}; there is no {placement!r:.40}"
-        )
-    network = pruned(network, prune)
+    choice("placement", placement, CPP_PLACEMENTS)
     if placement == "runtime_sizes":
         return native.read_source(__package__, _PROGRAMS[placement])
     _check_size(network, placement)
+    parts = [f"\nconstexpr int INPUTS = {network.inputs}, OUTPUTS = {network.outputs};\n"]
     if placement == "pruned":
-        parts = [_sizes(network), *_straight_line(network)]
+        parts += _straight_line(network)
     else:
-        parts = [_parameters(network, placement), _evaluate_one(network, placement)]
-        parts += (
-            [_evaluate_lanes(network, placement)] if placement in ("lanes", "lanes_pointer") else []
-        )
+        if placement not in BY_POINTER:
+            parts += _constants(network)
+        parts += _evaluate_one(network, placement)
+        if placement in ("lanes", "lanes_pointer"):
+            parts += _evaluate_lanes(network, placement)
     generated = {"network.h": "".join(parts)}
     return _heading(network, placement) + native.read_source(
         __package__, _PROGRAMS[placement], generated=generated
@@ -118,32 +119,21 @@ def _heading(network: Network, placement: str) -> str:
     )
 
 
-def context_of(network: Network, placement: str) -> tuple[object, ...]:
+def context_of(network: Network, placement: str) -> tuple[np.ndarray, ...]:
     """Return the context of ``evaluate``, first, and then all that it points to; keep all of it
     alive.
 
-    A ctypes structure for "runtime_sizes", the packed numbers for a pointer placement, nothing for
+    The struct Network for "runtime_sizes", the packed numbers for a pointer placement, nothing for
     the others.
     """
     if placement in BY_POINTER:
         return (pack(network),)
     if placement != "runtime_sizes":
         return ()
-    numbers, widths = pack(network), np.array(network.widths, np.int64)
-    kinds = np.array([ACTIVATIONS.index(layer.activation) for layer in network.layers], np.int64)
-    sizes = RuntimeSizes(
-        len(network.layers), max(network.widths), *(a.ctypes.data for a in (widths, kinds, numbers))
-    )
-    return (sizes, widths, kinds, numbers)
-
-
-class RuntimeSizes(ctypes.Structure):
-    """The struct Network of the program "runtime_sizes"."""
-
-    _fields_ = (
-        ("layers", ctypes.c_int64), ("widest", ctypes.c_int64), ("widths", ctypes.c_void_p),
-        ("activations", ctypes.c_void_p), ("parameters", ctypes.c_void_p),
-    )  # fmt: skip
+    kinds = [ACTIVATIONS.index(layer.activation) for layer in network.layers]
+    parts = np.array(network.widths, np.int64), np.array(kinds, np.int64), pack(network)
+    addresses = [part.ctypes.data for part in parts]
+    return (np.array([len(kinds), max(network.widths), *addresses], np.int64), *parts)
 
 
 def pack(network: Network) -> np.ndarray:
@@ -163,67 +153,38 @@ def pack(network: Network) -> np.ndarray:
     return aligned
 
 
-def _sizes(network: Network) -> str:
-    return f"\nconstexpr int INPUTS = {network.inputs}, OUTPUTS = {network.outputs};\n"
-
-
-def _parameters(network: Network, placement: str) -> str:
-    if placement in BY_POINTER:
-        return _sizes(network)
-    lines = [_sizes(network), "alignas(64) static constexpr float constants[] = {\n"]
+def _constants(network: Network) -> Iterator[str]:
+    yield "alignas(64) static constexpr float constants[] = {\n"
     for number, layer in enumerate(network.layers, start=1):
-        lines += [f"    // layer {number}, biases\n", *_numbers(layer.bias)]
-        lines += [
-            f"    // layer {number}, weights, {layer.inputs} rows of {layer.outputs}\n",
-            *_numbers(layer.weights),
-        ]
-    return "".join(
-        [*lines, "    // read, and not used\n", *_numbers(np.zeros(PADDING, np.float32)), "};\n"]
-    )
+        yield f"    // layer {number}, biases\n"
+        yield from _numbers(layer.bias)
+        yield f"    // layer {number}, weights, {layer.inputs} rows of {layer.outputs}\n"
+        yield from _numbers(layer.weights)
+    yield "    // read, and not used\n"
+    yield from _numbers(np.zeros(PADDING, np.float32))
+    yield "};\n"
 
 
 def _numbers(values: np.ndarray) -> Iterator[str]:
-    row = values.shape[-1]
-    flat = [float_literal(value) for value in values.reshape(-1).tolist()]
-    for start in range(0, len(flat), row):
-        for first in range(start, start + row, _NUMBERS_A_LINE):
-            yield f"    {', '.join(flat[first : min(first + _NUMBERS_A_LINE, start + row)])},\n"
+    for row in np.atleast_2d(values).tolist():
+        for start in range(0, len(row), _NUMBERS_A_LINE):
+            yield f"    {', '.join(map(float_literal, row[start : start + _NUMBERS_A_LINE]))},\n"
 
 
-def _offsets(network: Network) -> Iterator[tuple[int, Dense, int, int]]:
-    """Yield of each layer its number, the layer, and where its biases and its weights begin."""
-    offset = 0
-    for number, layer in enumerate(network.layers, start=1):
-        yield number, layer, offset, offset + layer.outputs
-        offset += layer.outputs + layer.weights.size
-
-
-def _evaluate_one(network: Network, placement: str) -> str:
+def _evaluate_one(network: Network, placement: str) -> Iterator[str]:
     unused = "" if placement in BY_POINTER else "[[maybe_unused]] "
-    return "".join(
-        [
-            (
-                f"\nINLINE void evaluate_one(const float* x0, float* outputs, {unused}const float* "
-                f"parameters) {{\n"
-            ),
-            *_layers(network, placement, "    alignas(64) float {}[padded({})];\n"),
-            f"    memcpy(outputs, x{len(network.layers)}, sizeof(float) * OUTPUTS);\n}}\n",
-        ]
+    yield (
+        f"\nINLINE void evaluate_one(const float* x0, float* outputs, {unused}const float* "
+        "parameters) {\n"
     )
+    yield from _layers(network, placement, "    alignas(64) float {}[padded({})];\n")
+    yield f"    memcpy(outputs, x{len(network.layers)}, sizeof(float) * OUTPUTS);\n}}\n"
 
 
-def _evaluate_lanes(network: Network, placement: str) -> str:
-    return "".join(
-        [
-            "\ntemplate <int WIDTH>\n",
-            (
-                "INLINE void evaluate_lanes(const Lanes (*x0)[WIDTH], Lanes (*y)[WIDTH], const "
-                "float* parameters) {\n"
-            ),
-            *_layers(network, placement, "    Lanes {}[{}][WIDTH];\n", width=", WIDTH", last="y"),
-            "}\n",
-        ]
-    )
+def _evaluate_lanes(network: Network, placement: str) -> Iterator[str]:
+    yield f"{_EVALUATE_LANES} parameters) {{\n"
+    yield from _layers(network, placement, "    Lanes {}[{}][WIDTH];\n", width=", WIDTH", last="y")
+    yield "}\n"
 
 
 def _layers(
@@ -234,7 +195,9 @@ def _layers(
     """
     if placement not in BY_POINTER:
         yield "    parameters = constants;\n"
-    for number, layer, bias, weights in _offsets(network):
+    bias = 0
+    for number, layer in enumerate(network.layers, start=1):
+        weights = bias + layer.outputs
         y = last if last and number == len(network.layers) else f"x{number}"
         if y != last:
             yield declaration.format(y, layer.outputs)
@@ -246,13 +209,11 @@ def _layers(
             yield f"    softmax<{layer.outputs}{width}>({y});\n"
         elif layer.activation != "identity":
             yield f"    apply<{layer.outputs}, {layer.activation}{width}>({y});\n"
+        bias = weights + layer.weights.size
 
 
 def _straight_line(network: Network) -> Iterator[str]:
-    yield "\ntemplate <int WIDTH>\n"
-    yield (
-        "INLINE void evaluate_lanes(const Lanes (*x0)[WIDTH], Lanes (*y)[WIDTH], const float*) {\n"
-    )
+    yield f"{_EVALUATE_LANES}) {{\n"
     used = _used_units(network)
     for number, layer in enumerate(network.layers, start=1):
         y = "y" if number == len(network.layers) else f"x{number}"
@@ -300,18 +261,6 @@ _API = ("PyLong_AsVoidPtr", "PyObject_Type", "PyObject_GetAttr", "Py_IncRef", "P
         "PyErr_Clear", "PyEval_SaveThread", "PyEval_RestoreThread")  # fmt: skip
 
 
-class _Python(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_void_p) for name in (*_API, "none", "no"))
-
-
-class _Bound(ctypes.Structure):
-    _fields_ = (
-        ("evaluate", ctypes.c_void_p), ("context", ctypes.c_void_p), ("inputs", ctypes.c_int64),
-        ("outputs", ctypes.c_int64), ("release_from", ctypes.c_int64), ("tensor", ctypes.c_void_p),
-        ("requires_grad", ctypes.c_void_p), ("view", ctypes.c_void_p),
-    )  # fmt: skip
-
-
 class _Method(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("address", ctypes.c_void_p), ("flags", ctypes.c_int),
                 ("doc", ctypes.c_char_p))  # fmt: skip
@@ -332,9 +281,7 @@ class _Owner(int):
     kept: tuple[object, ...]
 
 
-def caller(
-    evaluate: Any, context: tuple[object, ...], *, inputs: int, outputs: int, macs: int
-) -> Callable[..., Any]:
+def caller(evaluate: Any, context: tuple[np.ndarray, ...], network: Network) -> Callable[..., Any]:
     """Return a built-in function of (x, out) that runs ``evaluate`` and gives ``out``, or None
     where it declines.
 
@@ -345,24 +292,27 @@ def caller(
     view = _view_address()
     if view is None:
         return _decline
-    bound = _Bound(
-        ctypes.cast(evaluate, ctypes.c_void_p).value,
-        address_of(context),
-        inputs,
-        outputs,
-        -(-_RELEASE_FROM_MACS // macs),
-        id(torch.Tensor),
-        id(_REQUIRES_GRAD),
-        view,
+    bound = np.array(  # the struct Bound of call.cpp
+        [
+            _address(evaluate),
+            address_of(context) or 0,
+            network.inputs,
+            network.outputs,
+            -(-_RELEASE_FROM_MACS // network.macs),
+            id(torch.Tensor),
+            id(_REQUIRES_GRAD),
+            view,
+        ],
+        np.int64,
     )
     library = _caller_library()
     method = _Method(
         b"evaluate",
-        ctypes.cast(library.raw.call, ctypes.c_void_p).value,
+        _address(library.raw.call),
         _METH_FASTCALL,
         b"Evaluate x into out; None where Python has to look.",
     )
-    owner = _Owner(ctypes.addressof(bound))
+    owner = _Owner(bound.ctypes.data)
     owner.kept = (bound, method, context, evaluate, library)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = (
@@ -375,12 +325,13 @@ def caller(
 _REQUIRES_GRAD = sys.intern("requires_grad")
 
 
-def address_of(context: tuple[object, ...]) -> int | None:
+def address_of(context: tuple[np.ndarray, ...]) -> int | None:
     """Return the address that a program gets as its context."""
-    if not context:
-        return None
-    first: Any = context[0]
-    return ctypes.addressof(first) if isinstance(first, ctypes.Structure) else first.ctypes.data
+    return context[0].ctypes.data if context else None
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _decline(x: object, out: object) -> None:  # noqa: ARG001
@@ -404,33 +355,36 @@ def _view_address() -> int | None:
 @functools.cache
 def _caller_library() -> native.Library:
     library = native.compile_cpp(native.read_source(__package__, "cpp/call.cpp"))
-    python = _Python.in_dll(library.raw, "python")
-    for name in _API:
-        setattr(python, name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
-    python.none, python.no = id(None), id(False)
+    addresses = [_address(getattr(ctypes.pythonapi, name)) for name in _API]
+    python = (ctypes.c_void_p * (len(_API) + 2)).in_dll(library.raw, "python")  # its struct Python
+    python[:] = [*addresses, id(None), id(False)]
     return library
 
 
 def check_tensors(
-    x: object, out: object, *, inputs: int, outputs: int, device: str = "cpu"
+    x: object, out: object, network: Network, *, device: str = "cpu", layout: str = "rows"
 ) -> torch.Tensor:
     """Return ``out``, made if it is None, once both are what a program can take; lesson 17's errors
     otherwise.
 
-    ``x`` is a float32 tensor (N, inputs) and ``out`` (N, outputs), both on ``device``, contiguous
-    and without gradient, and they share no memory. Raises TypeError or ValueError with what was
-    given and what to do. Lesson 17.
+    ``x`` is a float32 tensor (N, inputs) of ``network`` and ``out`` (N, outputs), or their
+    transposes with the ``layout`` "columns"; both on ``device``, contiguous and without gradient,
+    and they share no memory. Raises TypeError or ValueError with what was given and what to do.
+    Lesson 17.
     """
-    rows = _plain("x", x, inputs, device)
+    axis = 0 if layout == "rows" else 1
+    inputs = _plain("x", x, network.inputs, device, axis)
+    candidates = inputs.shape[axis]
     if out is None:
-        return torch.empty((rows.shape[0], outputs), dtype=torch.float32, device=rows.device)
-    target = _plain("out", out, outputs, device)
-    if target.shape[0] != rows.shape[0]:
+        shape = (candidates, network.outputs)
+        return inputs.new_empty(shape if axis == 0 else shape[::-1])
+    target = _plain("out", out, network.outputs, device, axis)
+    if target.shape[axis] != candidates:
         raise ValueError(
-            f"x has {rows.shape[0]:,} candidates and out {target.shape[0]:,}; they must be equal"
+            f"x has {candidates:,} candidates and out {target.shape[axis]:,}; they must be equal"
         )
-    begin, end = target.data_ptr(), target.data_ptr() + 4 * target.numel()
-    if rows.data_ptr() < end and begin < rows.data_ptr() + 4 * rows.numel():
+    begin, end = target.data_ptr(), target.data_ptr() + target.nbytes
+    if inputs.data_ptr() < end and begin < inputs.data_ptr() + inputs.nbytes:
         raise ValueError(
             "out shares memory with x, which is still read while out is written; give another "
             "tensor"
@@ -438,7 +392,7 @@ def check_tensors(
     return target
 
 
-def _plain(name: str, value: object, width: int, device: str) -> torch.Tensor:
+def _plain(name: str, value: object, width: int, device: str, axis: int) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"{name} is a torch.Tensor, not {type(value).__name__}; torch.from_numpy(...) makes one"
@@ -452,17 +406,18 @@ def _plain(name: str, value: object, width: int, device: str) -> torch.Tensor:
         raise ValueError(
             f"{name} is on {value.device}, and the network on {device}; give {name}.to({device!r})"
         )
-    if value.dim() != 2 or value.shape[1] != width:
+    if value.dim() != 2 or value.shape[1 - axis] != width:
         unit = "numbers" if width > 1 else "number"
+        expected_shape = f"({width}, candidates)" if axis else f"(candidates, {width})"
         raise ValueError(
-            f"{name} has the shape {tuple(value.shape)}; it is (candidates, {width}), {width} "
-            f"{unit} each"
+            f"{name} has the shape {tuple(value.shape)}; it is {expected_shape}, {width} {unit} "
+            "each"
         )
-    if not value.is_contiguous() or value.is_neg():
+    if value.is_neg():
+        raise ValueError(f"{name} is a negated view; give {name}.resolve_neg()")
+    if not value.is_contiguous():
         raise ValueError(
             f"{name} has gaps, or lies in another order; give a copy: {name}.contiguous()"
-            if not value.is_neg()
-            else f"{name} is a negated view; give {name}.resolve_neg()"
         )
     if value.requires_grad:
         raise ValueError(

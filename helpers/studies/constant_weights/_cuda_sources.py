@@ -15,9 +15,51 @@ from typing import NamedTuple
 import numpy as np
 
 from helpers import native
+from helpers.checks import choice
 from helpers.studies.constant_weights._network import Dense, Network
 
-CUDA_PLACEMENTS = ("const", "constexpr", "device", "constant", "parameter", "pointer", "shared")
+
+class _Place(NamedTuple):
+    """A place of the weights: what the head of the source says of it, and the pieces of the
+    source.
+    """
+
+    words: str
+    qualifiers: str = ""  # of the arrays, where the program has them
+    parameter: str = ""  # the kernel's last
+    declared: str = ""  # the same, for whoever calls it
+    prefix: str = ""  # of a name of weights
+
+
+_BEHIND_POINTER = (", const Weights* __restrict__ weights", ", const void* weights")
+_PLACES = {
+    "const": _Place("in the program, as constants that never change (const)", "__device__ const"),
+    "constexpr": _Place(
+        "in the program, as constants of the compiler (constexpr)", "__device__ constexpr"
+    ),
+    "device": _Place(
+        "in global memory, in arrays of the program that somebody may write to (__device__)",
+        "__device__",
+    ),
+    "constant": _Place(
+        "in constant memory, which somebody may write to (__constant__)", "__constant__"
+    ),
+    "parameter": _Place(
+        "in a structure that the launch hands over by value (__grid_constant__)",
+        "",
+        ", const __grid_constant__ Weights weights",
+        ", Weights weights",
+        "weights.",
+    ),
+    "pointer": _Place("in global memory, behind a pointer", "", *_BEHIND_POINTER, "weights->"),
+    "shared": _Place(
+        "in shared memory, copied there by every block from behind a pointer",
+        "",
+        *_BEHIND_POINTER,
+        "copied.",
+    ),
+}
+CUDA_PLACEMENTS = tuple(_PLACES)
 KNOWN_VALUES = ("const", "constexpr")
 LAYOUTS = ("rows", "columns")
 THREADS = 128
@@ -31,28 +73,8 @@ _REASON = {
     ),
     "shared": "a block has 49,152 bytes of shared memory unless it asks for more",
 }
-_WORDS = {
-    "const": "in the program, as constants that never change (const)",
-    "constexpr": "in the program, as constants of the compiler (constexpr)",
-    "device": "in global memory, in arrays of the program that somebody may write to (__device__)",
-    "constant": "in constant memory, which somebody may write to (__constant__)",
-    "parameter": "in a structure that the launch hands over by value (__grid_constant__)",
-    "pointer": "in global memory, behind a pointer",
-    "shared": "in shared memory, copied there by every block from behind a pointer",
-}
-_QUALIFIERS = {
-    "const": "__device__ const",
-    "constexpr": "__device__ constexpr",
-    "device": "__device__",
-    "constant": "__constant__",
-}
-_LAST_PARAMETER = {
-    "parameter": ", const __grid_constant__ Weights weights",
-    "pointer": ", const Weights* __restrict__ weights",
-    "shared": ", const Weights* __restrict__ weights",
-}
-_PREFIX = {"parameter": "weights.", "pointer": "weights->", "shared": "copied."}
 _ROW_NUMBERS = 6
+_TANH = "hyperbolic_tangent"  # the name of our function, as CUDA has its own tanh
 
 
 class _Numbers(NamedTuple):
@@ -60,6 +82,8 @@ class _Numbers(NamedTuple):
     multiply-add.
     """
 
+    words: str  # of what a thread evaluates
+    stored_bytes: int
     stored: str
     computed: str
     weight: str
@@ -71,9 +95,19 @@ class _Numbers(NamedTuple):
 
 _NUMBERS = {
     "fp32": _Numbers(
-        "float", "float", "{}", "{} != 0.0f", "fmaf", "cuda/evaluate.cu", ("candidate",)
+        "one candidate",
+        4,
+        "float",
+        "float",
+        "{}",
+        "{} != 0.0f",
+        "fmaf",
+        "cuda/evaluate.cu",
+        ("candidate",),
     ),
     "fp16": _Numbers(
+        "two candidates, in the two halves of its registers",
+        2,
         "unsigned short",
         "__half2",
         "both({})",
@@ -104,33 +138,36 @@ def cuda_source(
     placement. Lesson 17.
     """
     _check(network, placement, precision, layout)
-    numbers = _NUMBERS[precision]
+    numbers, place = _NUMBERS[precision], _PLACES[placement]
     parts = [_head(network, placement, precision, layout), _functions(network, precision)]
-    if placement in _QUALIFIERS:
-        parts += _arrays(network, _QUALIFIERS[placement], precision)
-    else:
-        parts.append(_structure(network, precision))
-    places = dict(
-        zip(("input", "second_input"), _places(numbers, "i", network.inputs, layout), strict=False)
+    parts += (
+        _arrays(network, place.qualifiers, precision)
+        if place.qualifiers
+        else [_structure(network, numbers.stored)]
     )
-    places |= zip(
-        ("output", "second_output"), _places(numbers, "j", network.outputs, layout), strict=False
-    )
+    indices = {}  # where a number of each of the thread's candidates is stored
+    for name, index, width in (("input", "i", network.inputs), ("output", "j", network.outputs)):
+        for key, candidate in zip((name, f"second_{name}"), numbers.candidates, strict=False):
+            indices[key] = (
+                f"{candidate} * {width} + {index}"
+                if layout == "rows"
+                else f"{index} * candidates + {candidate}"
+            )
     layers = [
         _layer(layer, number, placement, numbers)
         for number, layer in enumerate(network.layers, start=1)
     ]
-    copy = _fill("cuda/copy.cu", kind=numbers.stored) + "\n" if placement == "shared" else ""
-    return _fill(
+    copy = fill("cuda/copy.cu", kind=numbers.stored) + "\n" if placement == "shared" else ""
+    return fill(
         numbers.kernel,
         before="\n\n".join(filter(None, parts)),
         copy=copy,
-        parameter=_LAST_PARAMETER.get(placement, ""),
+        parameter=place.parameter,
         inputs=network.inputs,
         outputs=network.outputs,
         layers="\n\n".join(layers),
         last=f"h{len(layers)}",
-        **places,
+        **indices,
     )
 
 
@@ -140,14 +177,9 @@ def cuda_declaration(placement: str) -> str:
 
     Lesson 17.
     """
-    last = {
-        "parameter": ", Weights weights",
-        "pointer": ", const void* weights",
-        "shared": ", const void* weights",
-    }
     return (
         "void evaluate(const float* inputs, float* outputs, long long "
-        f"candidates{last.get(placement, '')})"
+        f"candidates{_PLACES[placement].declared})"
     )
 
 
@@ -165,10 +197,9 @@ def packed_weights(network: Network, *, precision: str = "fp32") -> bytes:
     Four bytes a number for "fp32" and two for "fp16", little-endian. Raises ValueError for a weight
     that float16 cannot hold. Lesson 17.
     """
-    parts = [array for layer in network.layers for array in (layer.weights, layer.bias)]
     if precision == "fp32":
-        return b"".join(array.astype("<f4").tobytes() for array in parts)
-    return b"".join(half_bits(array).astype("<u2").tobytes() for array in parts)
+        return b"".join(array.astype("<f4").tobytes() for array in network.arrays)
+    return b"".join(half_bits(array).astype("<u2").tobytes() for array in network.arrays)
 
 
 def half_bits(values: np.ndarray) -> np.ndarray:
@@ -201,19 +232,15 @@ def float_literal(value: float) -> str:
 
 
 def _check(network: Network, placement: str, precision: str, layout: str) -> None:
-    for name, value, known in (
-        ("placement", placement, CUDA_PLACEMENTS),
-        ("precision", precision, PRECISIONS),
-        ("layout", layout, LAYOUTS),
-    ):
-        if value not in known:
-            raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r:.40}")
+    choice("placement", placement, CUDA_PLACEMENTS)
+    choice("precision", precision, PRECISIONS)
+    choice("layout", layout, LAYOUTS)
     if network.macs > _MOST_WEIGHTS:
         raise ValueError(
             f"the network has {network.macs:,} weights, each with an instruction of its own; up to "
             f"{_MOST_WEIGHTS:,} are generated. Use torch for a network of this size"
         )
-    size = network.parameters * {"fp32": 4, "fp16": 2}[precision]
+    size = network.parameters * _NUMBERS[precision].stored_bytes
     if size > _MOST_BYTES.get(placement, size):
         raise ValueError(
             f"{network.parameters:,} parameters take {size:,} bytes; {_REASON[placement]}; use "
@@ -227,19 +254,15 @@ def _head(network: Network, placement: str, precision: str, layout: str) -> str:
         f"{layer.outputs}{'' if layer.activation == 'identity' else ' ' + layer.activation}"
         for layer in network.layers
     ]
-    many = {"fp32": "one candidate", "fp16": "two candidates, in the two halves of its registers"}[
-        precision
-    ]
-    order = {"rows": "row after row", "columns": "column after column"}[layout]
-    lines = [
-        (
-            f"// {' -> '.join(steps)}: {network.macs:,} weights, of which "
-            f"{network.nonzero_weights:,} are not zero."
-        ),
-        f"// The weights stand {_WORDS[placement]}.",
-        f"// A thread evaluates {many}. Inputs and outputs are stored {order}.",
-    ]
-    return "\n".join(lines + (["#include <cuda_fp16.h>"] if precision == "fp16" else []))
+    order = layout.removesuffix("s")
+    include = "\n#include <cuda_fp16.h>" if precision == "fp16" else ""
+    return (
+        f"// {' -> '.join(steps)}: {network.macs:,} weights, of which "
+        f"{network.nonzero_weights:,} are not zero.\n"
+        f"// The weights stand {_PLACES[placement].words}.\n"
+        f"// A thread evaluates {_NUMBERS[precision].words}. Inputs and outputs are stored "
+        f"{order} after {order}.{include}"
+    )
 
 
 def _functions(network: Network, precision: str) -> str:
@@ -247,14 +270,13 @@ def _functions(network: Network, precision: str) -> str:
     too.
     """
     used = {layer.activation for layer in network.layers}
-    single = {
-        name: text for name, text in _functions_of("cuda/activations.cu").items() if name in used
-    }
+    single = _functions_of("cuda/activations.cu")
+    names = [name for name in single if name in used]
     if precision == "fp32":
-        return "\n\n".join(single.values())
+        return "\n\n".join(single[name] for name in names)
     halves = _functions_of("cuda/activations_halves.cu")
-    functions = [halves.pop("both")]
-    for name in (name for name in halves if name in used):
+    functions = [halves["both"]]
+    for name in names:
         functions += [halves[name]] if name == "relu" else [single[name], halves[name]]
     return "\n\n".join(functions)
 
@@ -265,10 +287,8 @@ def _functions_of(file: str) -> dict[str, str]:
     """
     texts = native.read_source(__package__, file).strip().split("\n\n")
     names = [match[1] for match in (re.search(r"(\w+)\(", text) for text in texts) if match]
-    return {
-        {"hyperbolic_tangent": "tanh"}.get(name, name): text
-        for name, text in zip(names, texts, strict=True)
-    }
+    names = ["tanh" if name == _TANH else name for name in names]
+    return dict(zip(names, texts, strict=True))
 
 
 def _arrays(network: Network, qualifiers: str, precision: str) -> Iterator[str]:
@@ -289,46 +309,29 @@ def _values(values: np.ndarray, precision: str, *, indent: int) -> str:
         texts = [float_literal(value) for value in values]
     else:
         texts = [f"0x{bits:04x}" for bits in half_bits(values)]
-    lines = [
-        ", ".join(texts[start : start + _ROW_NUMBERS])
-        for start in range(0, len(texts), _ROW_NUMBERS)
-    ]
+    starts = range(0, len(texts), _ROW_NUMBERS)
+    lines = (", ".join(texts[start : start + _ROW_NUMBERS]) for start in starts)
     return (",\n" + " " * indent).join(lines)
 
 
-def _structure(network: Network, precision: str) -> str:
-    kind, members = _NUMBERS[precision].stored, []
-    for number, layer in enumerate(network.layers, start=1):
-        members.append(
-            f"    {kind} weights_{number}[{layer.inputs}][{layer.outputs}], "
-            f"bias_{number}[{layer.outputs}];"
-        )
-    return "\n".join(
-        [
-            "struct Weights  // weights_1[i][j] is what output j of layer 1 takes from its input i",
-            "{",
-            *members,
-            "};",
-        ]
+def _structure(network: Network, kind: str) -> str:
+    members = [
+        f"    {kind} weights_{number}[{layer.inputs}][{layer.outputs}], "
+        f"bias_{number}[{layer.outputs}];\n"
+        for number, layer in enumerate(network.layers, start=1)
+    ]
+    return (
+        "struct Weights  // weights_1[i][j] is what output j of layer 1 takes from its input i\n"
+        f"{{\n{''.join(members)}}};"
     )
 
 
-def _places(numbers: _Numbers, index: str, width: int, layout: str) -> Iterator[str]:
-    """Yield where a number of each of the thread's candidates is stored."""
-    for candidate in numbers.candidates:
-        yield (
-            f"{candidate} * {width} + {index}"
-            if layout == "rows"
-            else f"{index} * candidates + {candidate}"
-        )
-
-
 def _layer(layer: Dense, number: int, placement: str, numbers: _Numbers) -> str:
-    now, prefix = f"h{number}", _PREFIX.get(placement, "")
+    now, prefix = f"h{number}", _PLACES[placement].prefix
     bias, weight = f"{prefix}bias_{number}[j]", f"{prefix}weights_{number}[i][j]"
     condition = f"if ({numbers.is_not_zero.format(weight)}) " if placement in KNOWN_VALUES else ""
     product = f"h{number - 1}[i], {numbers.weight.format(weight)}"
-    text = _fill(
+    text = fill(
         "cuda/layer.cu",
         number=number,
         inputs=layer.inputs,
@@ -341,7 +344,7 @@ def _layer(layer: Dense, number: int, placement: str, numbers: _Numbers) -> str:
     if layer.activation == "softmax":
         text += f"    softmax({now});\n"
     elif layer.activation != "identity":
-        name = {"tanh": "hyperbolic_tangent"}.get(layer.activation, layer.activation)
+        name = _TANH if layer.activation == "tanh" else layer.activation
         text += (
             f"    #pragma unroll\n    for (int j = 0; j < {layer.outputs}; ++j) {now}[j] = "
             f"{name}({now}[j]);\n"
@@ -349,5 +352,6 @@ def _layer(layer: Dense, number: int, placement: str, numbers: _Numbers) -> str:
     return text.removesuffix("\n")
 
 
-def _fill(file: str, **values: object) -> str:
+def fill(file: str, **values: object) -> str:
+    """Return the text of ``file`` with ``values`` in the places that it names."""
     return string.Template(native.read_source(__package__, file)).substitute(values)

@@ -14,6 +14,7 @@ import torch
 
 from helpers import console, hardware, timing
 from helpers.results import Record, row_of
+from helpers.studies import _frameworks as frameworks
 from helpers.studies.constant_weights._counting import INSTRUCTION_BYTES, WeightCensus, cuda_census
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, candidates_per_thread
 from helpers.studies.constant_weights._files import through_a_file
@@ -52,6 +53,9 @@ _WARP_LOADS = 1
 _SHARE_OF_MEMORY = 0.25
 _CHECKED = 4_096
 _NO_GPU = "there is no CUDA device here: nothing was run"
+
+Models = tuple[float | None, float | None, float | None, float | None]
+_UNKNOWN: Models = (None, None, None, None)
 
 
 class CudaTime(Record):
@@ -113,22 +117,22 @@ def measure_cuda(*, candidates: int = CANDIDATES, budget_s: float = 30.0) -> Cud
     no row comes back, and a note. Raises RuntimeError when a program is wrong.
     """
     if not torch.cuda.is_available():
-        return _empty_times(standard_network())
+        return _empty_times()
     network = standard_network()
     notes: list[str] = []
-    count = _count_fitting(candidates, network, notes)
-    rows = _random_rows(count, network.inputs)
+    rows = _random_rows(_count_fitting(candidates, network, notes), network.inputs)
     kernels = {
         f"{name} {precision}" if precision == "fp16" else name: (name, precision, "columns")
         for precision in ("fp32", "fp16")
         for name in CUDA_PLACEMENTS
     }
     kernels |= {f"{name}, rows": (name, "fp32", "rows") for name in ("const", "pointer")}
-    functions = {}
-    for name, (placement, precision, layout) in console.track(list(kernels.items()), "compiling"):
-        functions[name] = cuda_function(
-            network, placement=placement, precision=precision, layout=layout
+    functions = {
+        name: cuda_function(network, placement=placement, precision=precision, layout=layout)
+        for name, (placement, precision, layout) in console.track(
+            list(kernels.items()), "compiling"
         )
+    }
     others = {"from a file, rows": _from_a_file(network, rows), **_peers(network, rows, notes)}
     return _measure(network, functions, rows, others, notes, baseline="pointer", budget_s=budget_s)
 
@@ -142,25 +146,24 @@ def measure_growth(*, candidates: int = 1_000_000, budget_s: float = 10.0) -> Cu
     no row comes back.
     """
     if not torch.cuda.is_available():
-        return _empty_times(standard_network())
+        return _empty_times()
     notes: list[str] = []
     networks = {
         f"width {width}": random_network((23, width, width, 1), ("relu", "relu", "sigmoid"))
         for width in GROWING_WIDTHS
     }
     first = next(iter(networks.values()))
-    count = _count_fitting(candidates, first, notes)
-    rows = _random_rows(count, first.inputs)
-    functions = {}
-    for name, network in console.track(list(networks.items()), "compiling"):
-        functions[name] = cuda_function(network, layout="columns")
-    return _measure(
-        first, functions, rows, {}, notes, baseline=next(iter(functions)), budget_s=budget_s
-    )
+    rows = _random_rows(_count_fitting(candidates, first, notes), first.inputs)
+    functions = {
+        name: cuda_function(network, layout="columns")
+        for name, network in console.track(list(networks.items()), "compiling")
+    }
+    baseline = next(iter(functions))
+    return _measure(first, functions, rows, {}, notes, baseline=baseline, budget_s=budget_s)
 
 
-def _empty_times(network: Network) -> CudaTimes:
-    return CudaTimes("no GPU", None, None, 0, network.widths, (_NO_GPU,), (), None)
+def _empty_times() -> CudaTimes:
+    return CudaTimes("no GPU", None, None, 0, standard_network().widths, (_NO_GPU,), (), None)
 
 
 def _random_rows(candidates: int, inputs: int) -> torch.Tensor:
@@ -198,46 +201,38 @@ def _peers(
     with the reason.
     """
     module = network.module().to(rows.device)
-
-    def eager() -> torch.Tensor:
-        with torch.no_grad():
-            return module(rows)
-
-    peers = {"torch eager": eager}
+    peers: dict[str, Callable[[], torch.Tensor]] = {
+        "torch eager": torch.no_grad()(lambda: module(rows))
+    }
     for name, make in (("torch.compile", _make_compiled), ("torch CUDA graph", _graph)):
         try:
             peers[name] = make(module, rows)
         except Exception as error:
             # a compiler that is not there, an operation that a graph refuses
-            words = str(error).strip().splitlines()
             notes.append(
-                f"{name} did not run: {type(error).__name__}: "
-                f"{words[0] if words else 'no reason given'}"
+                f"{name} did not run: {type(error).__name__}: {frameworks.first_line(error)}"
             )
     return peers
 
 
 def _make_compiled(module: torch.nn.Module, rows: torch.Tensor) -> Callable[[], torch.Tensor]:
     compiled = torch.compile(module)
-
-    def evaluate() -> torch.Tensor:
-        with torch.no_grad():
-            return compiled(rows)
-
+    evaluate = torch.no_grad()(lambda: compiled(rows))
     evaluate()
     return evaluate
 
 
+@torch.no_grad()
 def _graph(module: torch.nn.Module, rows: torch.Tensor) -> Callable[[], torch.Tensor]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     # a graph is recorded after a warm-up on another stream
-    with torch.no_grad(), torch.cuda.stream(stream):
+    with torch.cuda.stream(stream):
         for _ in range(3):
             module(rows)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
+    with torch.cuda.graph(graph):
         outputs = module(rows)
 
     def replay() -> torch.Tensor:
@@ -259,12 +254,11 @@ def _measure(
     budget_s: float,
 ) -> CudaTimes:
     card = hardware.machine_card()
-    gpu = card.gpus[0] if card.gpus else None
-    columns = rows.T.contiguous()
-    runs: dict[str, Callable[[], torch.Tensor]] = {}
-    for name, function in functions.items():
-        runs[name] = _run_of(function, rows if function.layout == "rows" else columns)
-    runs |= peers
+    gpu = card.gpus[0] if card.gpus else hardware.Gpu(torch.cuda.get_device_name(), "CUDA")
+    inputs = {"rows": rows, "columns": rows.T.contiguous()}
+    runs = {
+        name: _run_of(function, inputs[function.layout]) for name, function in functions.items()
+    } | dict(peers)
     shares = {name: _share(run(), functions.get(name), network, rows) for name, run in runs.items()}
     wrong = {name: share for name, share in shares.items() if not share <= 1}
     if wrong:
@@ -277,31 +271,29 @@ def _measure(
     times = []
     for row in comparison.candidates:
         timed_function = functions.get(row.name)
-        weight_census = cuda_census(timed_function.program) if timed_function is not None else None
-        models = (
-            _models(weight_census, timed_function, gpu, len(rows), bandwidth)
-            if timed_function is not None and weight_census
-            else (None,) * 4
-        )
-        known = [value for value in models if value is not None]
+        layout, total, models = "rows", None, _UNKNOWN
+        if timed_function is not None:
+            weight_census = cuda_census(timed_function.program.cubin)
+            layout, total = timed_function.layout, weight_census.total
+            models = _models(weight_census, timed_function, gpu, len(rows), bandwidth)
         times.append(
             CudaTime(
                 row.name,
-                timed_function.layout if timed_function else "rows",
-                weight_census.total if weight_census else None,
-                weight_census.total * INSTRUCTION_BYTES if weight_census else None,
+                layout,
+                total,
+                None if total is None else total * INSTRUCTION_BYTES,
                 row.median_s,
                 row.median_s * 1e9 / len(rows),
                 1 / row.time_ratio,
                 *models,
-                max(known) if models[0] is not None else None,
+                None if models[0] is None else max(time_s for time_s in models if time_s),
                 shares[row.name],
             )
         )
     return CudaTimes(
-        gpu.name if gpu else torch.cuda.get_device_name(),
-        gpu.multiprocessors if gpu else None,
-        gpu.clock_hz if gpu else None,
+        gpu.name,
+        gpu.multiprocessors,
+        gpu.clock_hz,
         len(rows),
         network.widths,
         tuple(notes),
@@ -322,9 +314,9 @@ def _share(
     precision = function.precision if function else "fp32"
     network = function.network if function else network
     by_rows = outputs if function is None or function.layout == "rows" else outputs.T
-    half = min(_CHECKED, len(rows))
-    inputs = torch.cat([rows[:half], rows[-half:]]).cpu()
-    actual = torch.cat([by_rows[:half], by_rows[-half:]]).cpu().double()
+    inputs, actual = (
+        torch.cat([values[:_CHECKED], values[-_CHECKED:]]).cpu() for values in (rows, by_rows)
+    )
     shares = (actual - exact_outputs(network, inputs)).abs() / error_bound(
         network, inputs, precision=precision
     )
@@ -334,23 +326,22 @@ def _share(
 def _models(
     weight_census: WeightCensus,
     function: CudaFunction,
-    gpu: hardware.Gpu | None,
+    gpu: hardware.Gpu,
     candidates: int,
     bandwidth: float | None,
-) -> tuple[float | None, float | None, float | None, float | None]:
+) -> Models:
     memory = 4 * candidates * (function.network.inputs + function.network.outputs)
     memory_s = memory / bandwidth if bandwidth else None
-    if gpu is None or not gpu.multiprocessors or not gpu.clock_hz:
+    if not gpu.multiprocessors or not gpu.clock_hz:
         return None, None, None, memory_s
     warps = candidates / candidates_per_thread(function.precision) / _WARP
     # cycles of all multiprocessors a second, for each warp
     warps_per_s = gpu.multiprocessors * gpu.clock_hz / warps
     issue_s = weight_census.total / _SCHEDULERS / warps_per_s
     load_s = (weight_census.global_loads + weight_census.shared_loads) / _WARP_LOADS / warps_per_s
-    rates = _RATES.get(gpu.capability or "")
-    if rates is None:
+    if gpu.capability not in _RATES:
         return issue_s, None, load_s, memory_s
-    single, half = rates
+    single, half = _RATES[gpu.capability]
     halves = weight_census.fp16_multiply_adds
     multiply_add_s = (
         (weight_census.multiply_adds - halves) * _WARP / single + halves * 2 * _WARP / half

@@ -6,12 +6,10 @@ Lesson 17.
 
 from __future__ import annotations
 
-import string
-
 import numpy as np
 
-from helpers import native
 from helpers.checks import choice
+from helpers.studies.constant_weights._cuda_sources import fill
 
 WORDS = {
     "const": "__device__ const float",
@@ -51,7 +49,7 @@ def layer_source(placement: str) -> str:
     "constant". Raises ValueError for another one. Lesson 17.
     """
     words = WORDS[choice("placement", placement, WORDS)]
-    return _fill("cuda/one_layer.cu", weights=_array(f"{words} weights[4][4]", layer_weights()))
+    return fill("cuda/one_layer.cu", weights=_array(f"{words} weights[4][4]", layer_weights()))
 
 
 def reference_source(array: str) -> str:
@@ -65,25 +63,19 @@ def reference_source(array: str) -> str:
     17.
     """
     choice("array", array, REFERENCES)
-    weights, words = layer_weights(), WORDS["const"]
+    weights, parameter = layer_weights(), ""
+    words = WORDS["device" if array == "array without const" else "const"]
     declared = {"weights": _array(f"{words} weights[4][4]", weights)}
     if array == "const array of arrays":
-        declared = {
-            "weights": _array(
-                "__device__ const array<array<float, 4>, 4> weights", weights, braces=2
-            )
-        }
-    elif array == "array without const":
-        declared = {"weights": _array(f"{WORDS['device']} weights[4][4]", weights)}
+        words = "__device__ const array<array<float, 4>, 4>"
+        declared = {"weights": _array(f"{words} weights", weights, braces=2)}
     elif array.startswith("two"):
         declared["others"] = _array(f"{words} others[4][4]", -weights)
     elif array.startswith("array filled later"):
         declared = {"*memory": ""}
-    parameter = ""
-    if "*memory" in declared:
         parameter = _FILLED_LATER.format("__restrict__ " if array.endswith("__restrict__") else "")
     calls = [f"add_up({name}, inputs + 4 * threadIdx.x, h);" for name in declared]
-    return _fill(
+    return fill(
         "cuda/by_reference.cu",
         weights="\n".join(declared.values()),
         calls=" ".join(calls),
@@ -96,7 +88,3 @@ def _array(declaration: str, values: np.ndarray, *, braces: int = 1) -> str:
     rows = (", ".join(f"{value:.{_FLOAT_DIGITS}g}f" for value in row) for row in values)
     lines = ",\n    ".join(f"{{{row}}}" for row in rows)
     return f"{declaration} = {'{' * braces}\n    {lines}{'}' * braces};"
-
-
-def _fill(file: str, **values: str) -> str:
-    return string.Template(native.read_source(__package__, file)).substitute(values)

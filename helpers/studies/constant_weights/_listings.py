@@ -75,7 +75,7 @@ def count_instructions(source: str, *, architecture: str = "sm_90") -> WeightCen
     """
     if missing_gpu_tools():
         return from_dict(WeightCensus, _read_record(source, architecture, "census"))
-    return cuda_census(build_cuda(source, architecture=architecture))
+    return cuda_census(build_cuda(source, architecture=architecture).cubin)
 
 
 def instruction_with(weight: float, source: str, *, architecture: str = "sm_90") -> bytes:
@@ -104,13 +104,10 @@ def instruction_codes(source: str, *, architecture: str) -> list[bytes]:
     Raises as :func:`build` does.
     """
     image = build_cuda(source, architecture=architecture).cubin.image
-    sections = [
-        code for name, code in cubin.read(image).sections.items() if name.startswith(".text.")
-    ]
+    sections = cubin.read(image).sections.items()
+    code = b"".join(section for name, section in sections if name.startswith(".text."))
     return [
-        section[start : start + INSTRUCTION_BYTES]
-        for section in sections
-        for start in range(0, len(section), INSTRUCTION_BYTES)
+        code[start : start + INSTRUCTION_BYTES] for start in range(0, len(code), INSTRUCTION_BYTES)
     ]
 
 
@@ -126,11 +123,8 @@ def parameters_in(lines: Sequence[str], network: Network) -> int:
     0
     """
     one_of("network", network, Network, "a network such as standard_network()")
-    parameters = np.concatenate(
-        [part.ravel() for layer in network.layers for part in (layer.weights, layer.bias)]
-    )
     carried = {number for line in lines for number in _numbers(line)}
-    return sum(abs(float(value)) in carried for value in parameters)
+    return sum(abs(float(value)) in carried for array in network.arrays for value in array.flat)
 
 
 def _numbers(line: str) -> list[float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,23 +20,13 @@ from helpers.checks import choice, members, one_of, random_seed, whole_number
 
 ACTIVATIONS = ("identity", "relu", "tanh", "sigmoid", "softmax")
 
-_MODULES: dict[type[nn.Module], str] = {
-    nn.ReLU: "relu",
-    nn.Tanh: "tanh",
-    nn.Sigmoid: "sigmoid",
-    nn.Softmax: "softmax",
-}
-_FUNCTIONS: dict[Any, str] = {
-    torch.relu: "relu",
-    functional.relu: "relu",
-    torch.tanh: "tanh",
-    functional.tanh: "tanh",
-    torch.sigmoid: "sigmoid",
-    functional.sigmoid: "sigmoid",
-    torch.softmax: "softmax",
-    functional.softmax: "softmax",
-}
-_METHODS = ("relu", "tanh", "sigmoid", "softmax")
+_MODULES: dict[type[nn.Module], str] = dict(
+    zip((nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softmax), ACTIVATIONS[1:], strict=True)
+)
+# a function, or the name of a tensor's method
+_FUNCTIONS: dict[Any, str] = {name: name for name in ACTIVATIONS[1:]}
+for _library in (torch, functional):
+    _FUNCTIONS |= {getattr(_library, name): name for name in ACTIVATIONS[1:]}
 _NOTHING_AT_INFERENCE = (nn.Identity, nn.Dropout, nn.Flatten)
 _ROUNDOFF = {"fp32": 2.0**-24, "fp16": 2.0**-11}
 # the largest error of rounding a denormal number
@@ -79,10 +69,7 @@ class Dense:
                 f"bias has {bias.size} numbers, and weights {weights.shape} has {weights.shape[1]} "
                 "outputs; weights is (inputs, outputs), the transpose of nn.Linear's"
             )
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(
-                f"activation is one of {', '.join(ACTIVATIONS)}, not {self.activation!r:.40}"
-            )
+        choice("activation", self.activation, ACTIVATIONS)
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "bias", bias)
 
@@ -146,9 +133,14 @@ class Network:
         return sum(int(np.count_nonzero(layer.weights)) for layer in self.layers)
 
     @property
+    def arrays(self) -> list[np.ndarray]:
+        """Each layer's weights, and then its bias."""
+        return [array for layer in self.layers for array in (layer.weights, layer.bias)]
+
+    @property
     def parameters(self) -> int:
         """Weights and biases."""
-        return sum(layer.weights.size + layer.bias.size for layer in self.layers)
+        return sum(array.size for array in self.arrays)
 
     def module(self) -> nn.Sequential:
         """Return the same network as PyTorch modules in evaluation mode, float32, on the CPU, its
@@ -159,12 +151,14 @@ class Network:
             # draws no random numbers
             linear = nn.utils.skip_init(nn.Linear, layer.inputs, layer.outputs)
             with torch.no_grad():
-                linear.weight.copy_(torch.from_numpy(layer.weights.T.copy()))
-                linear.bias.copy_(torch.from_numpy(layer.bias.copy()))
+                linear.weight.copy_(torch.tensor(layer.weights.T))
+                linear.bias.copy_(torch.tensor(layer.bias))
             modules.append(linear)
-            kind = next((kind for kind, name in _MODULES.items() if name == layer.activation), None)
-            if kind is not None:
-                modules.append(nn.Softmax(dim=-1) if kind is nn.Softmax else kind())
+            modules += [
+                kind(dim=-1) if kind is nn.Softmax else kind()
+                for kind, name in _MODULES.items()
+                if name == layer.activation
+            ]
         return nn.Sequential(*modules).eval()
 
 
@@ -177,22 +171,18 @@ def _float32(values: Any, name: str, dimensions: int) -> np.ndarray:
     if values.ndim != dimensions:
         expected_shape = {1: "(outputs,)", 2: "(inputs, outputs)"}[dimensions]
         raise ValueError(f"{name} has the shape {expected_shape}, not {values.shape}")
-    bad = np.argwhere(~np.isfinite(values))
-    if bad.size:
-        position = ", ".join(map(str, bad[0]))
-        raise ValueError(
-            f"{name}[{position}] is {values[tuple(bad[0])]}; every number of a network must be "
-            "finite"
-        )
     with np.errstate(over="ignore", under="ignore"):
         array = np.array(values, dtype=np.float32, order="C")
-    changed = np.argwhere(array != values)
-    if changed.size:
-        position, exact = ", ".join(map(str, changed[0])), values[tuple(changed[0])]
-        raise ValueError(
-            f"{name}[{position}] is {exact!r}, which float32 does not hold; round it yourself if "
-            "you mean it: .astype(np.float32)"
-        )
+    for is_wrong, reason in (
+        (~np.isfinite(values), "; every number of a network must be finite"),
+        (
+            array != values,
+            ", which float32 does not hold; round it yourself if you mean it: .astype(np.float32)",
+        ),
+    ):
+        if is_wrong.any():
+            position = np.argwhere(is_wrong)[0].tolist()
+            raise ValueError(f"{name}{position} is {values[tuple(position)]}{reason}")
     array.setflags(write=False)
     return array
 
@@ -223,8 +213,7 @@ def network_of(model: nn.Module | Network) -> Network:
             reason = "follows another activation" if layers else "comes before the first nn.Linear"
             raise ValueError(f"{name} ({step}) {reason}; accepted is {_ACCEPTED}")
         else:
-            last = layers[-1]
-            layers[-1] = Dense(last.weights, last.bias, step)
+            layers[-1] = replace(layers[-1], activation=step)
             activated = True
     if not layers:
         raise ValueError(f"the model has no nn.Linear; accepted is {_ACCEPTED}")
@@ -237,18 +226,15 @@ def _dense(linear: nn.Linear) -> Dense:
             "an nn.LazyLinear of the model has no weights yet; run the model once on a real input "
             "first"
         )
-    weights = linear.weight.detach()
-    if weights.is_meta:
+    if linear.weight.is_meta:
         raise ValueError(
             "the model's weights are on the meta device and have no values; load them first"
         )
-    values = weights.to("cpu", torch.float64).numpy().T
-    bias = (
-        np.zeros(linear.out_features)
-        if linear.bias is None
-        else linear.bias.detach().to("cpu", torch.float64).numpy()
+    bias = linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
+    weights, biases = (
+        tensor.detach().to("cpu", torch.float64).numpy() for tensor in (linear.weight, bias)
     )
-    return Dense(values, bias)
+    return Dense(weights.T, biases)
 
 
 def _steps(model: nn.Module) -> Iterator[tuple[str, nn.Linear | str]]:
@@ -315,7 +301,6 @@ class _Tracer(torch.fx.Tracer):
 
 
 def _step(node: torch.fx.Node, modules: dict[str, nn.Module]) -> nn.Linear | str | None:
-    named = {"dim": None, **node.kwargs}
     dimension: object
     if node.op == "call_module":
         module = modules[str(node.target)]
@@ -329,13 +314,11 @@ def _step(node: torch.fx.Node, modules: dict[str, nn.Module]) -> nn.Linear | str
         if isinstance(module, _NOTHING_AT_INFERENCE):
             return None
         kind = _MODULES.get(type(module))
-        dimension = module.dim if isinstance(module, nn.Softmax) else None
+        dimension = getattr(module, "dim", None)
         operation = type(module).__name__
     else:
-        kind = _FUNCTIONS.get(node.target) if node.op == "call_function" else None
-        if node.op == "call_method" and node.target in _METHODS:
-            kind = str(node.target)
-        dimension = named["dim"] if len(node.args) < 2 else node.args[1]
+        kind = _FUNCTIONS.get(node.target)
+        dimension = node.kwargs.get("dim") if len(node.args) < 2 else node.args[1]
         operation = getattr(node.target, "__name__", str(node.target))
     if kind is None:
         raise ValueError(f"{_words(node)} is {operation}; accepted is {_ACCEPTED}")
@@ -376,7 +359,7 @@ def _prune_layer(layer: Dense, share: float) -> Dense:
     weights = layer.weights.copy()
     order = np.argsort(np.abs(weights), axis=None, kind="stable")
     weights.reshape(-1)[order[: round(share * weights.size)]] = 0.0
-    return Dense(weights, layer.bias, layer.activation)
+    return replace(layer, weights=weights)
 
 
 def standard_network(seed: int = 0) -> Network:
@@ -400,7 +383,7 @@ def random_network(
     nn.Linear's are at first. Raises ValueError for widths and activations that do not fit together.
     Lesson 17.
     """
-    members("activations", activations, f"{', '.join(ACTIVATIONS)}", kind=str)
+    members("activations", activations, ", ".join(ACTIVATIONS), kind=str)
     for index, width in enumerate(members("widths", widths, "whole numbers")):
         whole_number(f"widths[{index}]", width)
     if len(widths) != len(activations) + 1:
@@ -412,10 +395,11 @@ def random_network(
     layers = []
     for (inputs, outputs), activation in zip(itertools.pairwise(widths), activations, strict=True):
         bound = inputs**-0.5
-        weights = random.uniform(-bound, bound, (inputs, outputs)).astype(np.float32)
-        layers.append(
-            Dense(weights, random.uniform(-bound, bound, outputs).astype(np.float32), activation)
+        weights, bias = (
+            random.uniform(-bound, bound, shape).astype(np.float32)
+            for shape in ((inputs, outputs), outputs)
         )
+        layers.append(Dense(weights, bias, activation))
     return Network(tuple(layers))
 
 
@@ -455,20 +439,16 @@ def error_bound(network: Network, inputs: torch.Tensor, *, precision: str = "fp3
 def _require_rows(network: Network, inputs: torch.Tensor) -> None:
     one_of("network", network, Network, _A_NETWORK)
     one_of("inputs", inputs, torch.Tensor, "a tensor of shape (N, inputs)")
-    expected = network.layers[0].inputs
-    if inputs.dim() != 2 or inputs.shape[1] != expected:
+    if inputs.dim() != 2 or inputs.shape[1] != network.inputs:
         raise ValueError(
-            f"inputs has the shape {tuple(inputs.shape)}; the network takes (N, {expected:,})"
+            f"inputs has the shape {tuple(inputs.shape)}; the network takes (N, {network.inputs:,})"
         )
 
 
 def _propagate(
     layer: Dense, values: torch.Tensor, errors: torch.Tensor, roundoff: float, smallest: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    weights, bias = (
-        torch.from_numpy(layer.weights.copy()).double(),
-        torch.from_numpy(layer.bias.copy()).double(),
-    )
+    weights, bias = (torch.tensor(array).double() for array in (layer.weights, layer.bias))
     largest = values.abs() + errors
     # the products, the bias, and a weight rounded to float16
     rounded = (layer.inputs + 3) * roundoff

@@ -9,6 +9,7 @@ hand ready addresses to the compiled function. Lesson 17.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ from helpers.studies.constant_weights._network import (
     exact_outputs,
     standard_network,
 )
-from helpers.studies.constant_weights._programs import CppProgram, cpp_program
+from helpers.studies.constant_weights._programs import cpp_program
 
 BATCHES = (1, 4096)
 OURS = "specialised, weights from a file"
@@ -103,15 +104,14 @@ class PeerTimes(Record):
         }
 
 
-def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> PeerTimes:
-    """Time every way of evaluating ``network`` (the story's, by default) that is installed here, on
-    one CPU thread.
+def measure_peers(*, budget_s: float = 6.0) -> PeerTimes:
+    """Time every way of evaluating the story's network that is installed here, on one CPU thread.
 
     Each comparison (batch of 1, batch of 4,096, raw calls) has ``budget_s``. Every way's result is
     checked against float64 first. Raises AssertionError for a wrong result, MissingToolError
     without a C++ compiler.
     """
-    network = standard_network() if network is None else network
+    network = standard_network()
     with timing.fixed_threads(1), torch.inference_mode():
         ours = through_a_file(network)
         compile_s = ours.wait().compile_s or 0.0
@@ -119,22 +119,19 @@ def measure_peers(*, network: Network | None = None, budget_s: float = 6.0) -> P
         times, unstable = [], {}
         for batch in BATCHES:
             x, out = _tensors(network, batch)
-            ways: dict[str, Way | Specialised] = {OURS: ours, **_peers(network, x, out, absent)}
-            comparison = timing.compare(
-                {name: _bind(way, x, out) for name, way in ways.items()},
-                budget_s=budget_s,
-                device="cpu",
-                precision=_PRECISION,
-            )
+            runs: dict[str, Callable[[], Any]] = {OURS: functools.partial(ours, x, out=out)}
+            for name, way in _peers(network, x, out, absent).items():
+                runs[name] = functools.partial(way, x, out)
+            comparison = timing.compare(runs, budget_s=budget_s, device="cpu", precision=_PRECISION)
             times += _rows(comparison, f"from Python, {batch:,} at once", batch)
-            unstable.update(
-                {f"batch of {batch:,}": comparison.reason} if not comparison.stable else {}
-            )
+            if not comparison.stable:
+                unstable[f"batch of {batch:,}"] = comparison.reason
         before = _peak(), _product()
         raw = _compare_raw(network, ours, budget_s)
         peak_flops_per_s, product_flops_per_s = map(max, before, (_peak(), _product()))
     times += _rows(raw, "raw, ready addresses", BATCHES[-1])
-    unstable.update({"raw calls": raw.reason} if not raw.stable else {})
+    if not raw.stable:
+        unstable["raw calls"] = raw.reason
     fastest_s = raw.candidate(CONSTEXPR).minimum_s / BATCHES[-1]
     return PeerTimes(
         widths=network.widths,
@@ -157,12 +154,6 @@ def _list_reasons(reasons: Mapping[str, str]) -> str:
 def _tensors(network: Network, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(batch)
     return torch.randn(batch, network.inputs, generator=random), torch.empty(batch, network.outputs)
-
-
-def _bind(way: Way | Specialised, x: torch.Tensor, out: torch.Tensor) -> Callable[[], Any]:
-    if isinstance(way, Specialised | CppProgram):
-        return lambda: way(x, out=out)
-    return lambda: way(x, out)
 
 
 def _peers(
@@ -221,27 +212,19 @@ def onnx_model(network: Network) -> bytes:
     """
     from onnx import helper, numpy_helper
 
-    names = {
-        "relu": "Relu",
-        "tanh": "Tanh",
-        "sigmoid": "Sigmoid",
-        "softmax": "Softmax",
-        "identity": "Identity",
-    }
-    nodes, constants = [], []
+    nodes, constants, before = [], [], "x"
     for number, layer in enumerate(network.layers):
-        before = "x" if number == 0 else f"y{number - 1}"
         after = "y" if number + 1 == len(network.layers) else f"y{number}"
+        parameters = {f"weights{number}": layer.weights, f"bias{number}": layer.bias}
         constants += [
-            numpy_helper.from_array(np.array(layer.weights), f"weights{number}"),
-            numpy_helper.from_array(np.array(layer.bias), f"bias{number}"),
+            numpy_helper.from_array(np.array(array), name) for name, array in parameters.items()
         ]
-        nodes.append(
-            helper.make_node(
-                "Gemm", [before, f"weights{number}", f"bias{number}"], [f"sum{number}"]
-            )
-        )
-        nodes.append(helper.make_node(names[layer.activation], [f"sum{number}"], [after]))
+        nodes += [
+            helper.make_node("Gemm", [before, *parameters], [f"sum{number}"]),
+            # ONNX has an operator for each of our activations, named as it is
+            helper.make_node(layer.activation.title(), [f"sum{number}"], [after]),
+        ]
+        before = after
     return frameworks.onnx_model(
         "network", nodes, constants, {"x": ["N", network.inputs], "y": ["N", network.outputs]}
     )
@@ -253,25 +236,19 @@ def _compare_raw(network: Network, ours: Specialised, budget_s: float) -> timing
     """
     x, out = _tensors(network, BATCHES[-1])
     programs = {OURS: cpp_program(ours.network, ours.serving.placement)}
-    programs.update(
-        {
-            name: cpp_program(network, placement, prune=share)
-            for name, (placement, share) in RAW.items()
-        }
-    )
+    for name, (placement, share) in RAW.items():
+        programs[name] = cpp_program(network, placement, prune=share)
     for name, program in programs.items():
         errors = (program(x, out=out) - exact_outputs(program.network, x)).abs()
         if not (errors <= error_bound(program.network, x)).all():
             raise AssertionError(f"{name} leaves its error bound")
     arguments = (x.data_ptr(), out.data_ptr(), BATCHES[-1])
-    calls = {name: _raw_call(program, arguments) for name, program in programs.items()}
+    calls = {
+        name: functools.partial(program.evaluate, *arguments, program.context)
+        for name, program in programs.items()
+    }
     # x and out, whose addresses are used, live here
     return timing.compare(calls, budget_s=budget_s, device="cpu", precision=_PRECISION)
-
-
-def _raw_call(program: CppProgram, arguments: tuple[int, int, int]) -> Callable[[], None]:
-    evaluate, context = program.evaluate, program.context
-    return lambda: evaluate(*arguments, context)
 
 
 def _peak() -> float:

@@ -7,7 +7,6 @@ tensors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from helpers import native
+from helpers.checks import choice
 from helpers.studies.constant_weights import (
     _cpp_sources as cpp_sources,
     _cuda_sources as cuda_sources,
@@ -25,6 +25,8 @@ from helpers.studies.constant_weights._network import Network, network_of, prune
 
 TARGETS = ("cpp", "cuda")
 
+_MOST_BLOCKS = 2**31 - 1
+
 
 def generate(
     model: nn.Module | Network,
@@ -32,54 +34,39 @@ def generate(
     *,
     placement: str | None = None,
     precision: str = "fp32",
-    prune: float = 0.0,
-    layout: str = "rows",
 ) -> str:
     """Return the source text of a program that evaluates ``model``: with ``target`` "cpp" C++, with
     "cuda" CUDA C++.
 
     ``placement`` says where the weights are: one of :data:`CPP_PLACEMENTS` (by default "lanes") or
-    of :data:`CUDA_PLACEMENTS` ("const"). ``prune`` sets that share of every layer's weights, those
-    nearest to zero, to zero first; where the values are known to the compiler (and in C++ with
-    "pruned") a zero costs no instruction. ``precision="fp16"`` and ``layout="columns"`` are CUDA's
-    alone: :func:`cuda_source` says what they are.
+    of :data:`CUDA_PLACEMENTS` ("const"). Where the values are known to the compiler (and in C++
+    with "pruned") a weight of zero costs no instruction. ``precision="fp16"`` is CUDA's alone:
+    :func:`cuda_source` says what it is.
 
     Raises TypeError or ValueError for a model that is no chain of dense layers, an unknown name,
     and what a placement cannot hold. Lesson 17.
     """
     network = network_of(model)
-    if target == "cuda":
+    if choice("target", target, TARGETS) == "cuda":
         where = "const" if placement is None else placement
-        return cuda_sources.cuda_source(
-            pruned(network, prune), placement=where, precision=precision, layout=layout
-        )
-    if target != "cpp":
-        raise ValueError(f"target is one of {', '.join(TARGETS)}, not {target!r:.40}")
-    if precision != "fp32" or layout != "rows":
+        return cuda_sources.cuda_source(network, placement=where, precision=precision)
+    if precision != "fp32":
         raise ValueError(
-            f'in C++ the precision is "fp32" and the layout "rows", not {precision!r:.40} and '
-            f"{layout!r:.40}; "
-            'precision="fp16" (HFMA2) and layout="columns" are generated with target="cuda"'
+            f'in C++ the precision is "fp32", not {precision!r:.40}; precision="fp16" (HFMA2) is '
+            'generated with target="cuda"'
         )
-    return cpp_source(network, "lanes" if placement is None else placement, prune)
+    return cpp_source(network, "lanes" if placement is None else placement)
 
 
 @dataclass(frozen=True)
 class CudaProgram:
-    """CUDA C++ compiled: ``cubin`` holds the machine code and loads on a GPU (``cubin.load()``).
+    """CUDA C++ compiled: ``cubin`` holds source and machine code, and loads on a GPU
+    (``cubin.load()``).
 
     Lesson 17.
     """
 
     cubin: native.Cubin
-    source: str = field(repr=False)
-
-    def disassembly(self) -> str:
-        """Return the kernel's machine code as text, an instruction a line.
-
-        Raises MissingToolError. Lesson 17.
-        """
-        return native.disassemble(self.cubin, function="evaluate")
 
 
 def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.Library:
@@ -107,7 +94,7 @@ def build(source: str, *, architecture: str = "sm_90") -> CudaProgram | native.L
 
 def build_cuda(source: str, *, architecture: str) -> CudaProgram:
     """Return the program of a CUDA ``source``. Raises as :func:`build` does."""
-    return CudaProgram(native.compile_cuda(source, architecture=architecture), source)
+    return CudaProgram(native.compile_cuda(source, architecture=architecture))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +115,7 @@ class CppProgram:
     placement: str
     library: native.Library
     evaluate: Any = field(repr=False)
-    kept: tuple[object, ...] = field(repr=False)
+    kept: tuple[Any, ...] = field(repr=False)
     quick: Callable[..., Any] = field(repr=False)
 
     @property
@@ -143,9 +130,7 @@ class CppProgram:
             result = self.quick(x, out)
             if result is not None:
                 return result
-        out = cpp_sources.check_tensors(
-            x, out, inputs=self.network.inputs, outputs=self.network.outputs
-        )
+        out = cpp_sources.check_tensors(x, out, self.network)
         self.evaluate(x.data_ptr(), out.data_ptr(), x.shape[0], self.context)
         return out
 
@@ -164,23 +149,21 @@ def cpp_program(
     library = native.compile_cpp(cpp_source(network, placement))
     evaluate = library.function(cpp_sources.EVALUATE).raw
     context = context_of(network, placement)
-    quick = cpp_sources.caller(
-        evaluate, context, inputs=network.inputs, outputs=network.outputs, macs=network.macs
-    )
+    quick = cpp_sources.caller(evaluate, context, network)
     return CppProgram(network, placement, library, evaluate, context, quick)
 
 
 @dataclass(frozen=True, eq=False)
 class CudaFunction:
-    """A network's kernel on a GPU: ``function(inputs)``, or ``function(inputs, out=outputs)``,
-    evaluates it.
+    """A network's kernel on a GPU: ``function(x)``, or ``function(x, out=outputs)``, evaluates it.
 
-    ``program`` has the source and the machine code. With ``layout="rows"`` inputs are (N, inputs)
-    and outputs (N, outputs); with "columns" they are (inputs, N) and (outputs, N). Both are
-    float32, on ``device`` and contiguous. It starts on torch's current stream and returns at once,
-    as torch's own operations do.
+    ``program`` has the source and the machine code. With ``layout="rows"`` x is (N, inputs) and the
+    outputs (N, outputs); with "columns" they are (inputs, N) and (outputs, N). Both are float32, on
+    ``device`` and contiguous. It starts on torch's current stream and returns at once, as torch's
+    own operations do.
 
-    A call raises TypeError or ValueError for other tensors, saying what is accepted. Lesson 17.
+    A call raises TypeError or ValueError for other tensors (:func:`cpp_sources.check_tensors`) and
+    for more candidates than a grid has threads for. Lesson 17.
     """
 
     network: Network = field(repr=False)
@@ -190,54 +173,26 @@ class CudaFunction:
     device: torch.device
     program: CudaProgram = field(repr=False)
     kernel: native.LoadedKernel = field(repr=False)
-    weights: Any = field(repr=False)
+    weights: tuple[Any, ...] = field(repr=False)
 
-    def __call__(self, inputs: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        axis = 0 if self.layout == "rows" else 1
-        self._check("inputs", inputs, self.network.inputs, None)
-        candidates = inputs.shape[axis]
-        if out is None:
-            shape = (
-                (candidates, self.network.outputs)
-                if axis == 0
-                else (self.network.outputs, candidates)
-            )
-            out = torch.empty(shape, device=self.device)
-        else:
-            self._check("out", out, self.network.outputs, candidates)
-        if candidates:
-            blocks = math.ceil(
-                candidates
-                / (cuda_sources.THREADS * cuda_sources.candidates_per_thread(self.precision))
-            )
-            last = () if self.weights is None else (self.weights,)
-            self.kernel(
-                inputs.detach(), out, candidates, *last, grid=blocks, block=cuda_sources.THREADS
-            )
-        return out
+    def quick(self, x: object, out: object) -> None:
+        """Decline: the checks are in Python here, since a launch costs more than they do."""
 
-    def _check(self, name: str, tensor: Any, width: int, candidates: int | None) -> None:
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{name} is a tensor, not {type(tensor).__name__}")
-        many = "N" if candidates is None else f"{candidates:,}"
-        expected_shape = f"({many}, {width})" if self.layout == "rows" else f"({width}, {many})"
-        axis = 1 if self.layout == "rows" else 0
-        fits = (
-            tensor.dim() == 2
-            and tensor.shape[axis] == width
-            and candidates in (None, tensor.shape[1 - axis])
+    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        out = cpp_sources.check_tensors(
+            x, out, self.network, device=str(self.device), layout=self.layout
         )
-        if (
-            not fits
-            or tensor.dtype != torch.float32
-            or tensor.device != self.device
-            or not tensor.is_contiguous()
-        ):
-            kind = "contiguous" if tensor.is_contiguous() else "not contiguous"
+        candidates = x.shape[0 if self.layout == "rows" else 1]
+        block_candidates = cuda_sources.THREADS * cuda_sources.candidates_per_thread(self.precision)
+        blocks = -(-candidates // block_candidates)
+        if blocks > _MOST_BLOCKS:
             raise ValueError(
-                f"{name} is a contiguous float32 tensor {expected_shape} on {self.device}; this is "
-                f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}, {kind}"
+                f"x has {candidates:,} candidates; one call takes up to "
+                f"{_MOST_BLOCKS * block_candidates:,}"
             )
+        if blocks:
+            self.kernel(x, out, candidates, *self.weights, grid=blocks, block=cuda_sources.THREADS)
+        return out
 
 
 def cuda_function(
@@ -246,29 +201,27 @@ def cuda_function(
     placement: str = "const",
     precision: str = "fp32",
     layout: str = "rows",
-    prune: float = 0.0,
     device: str | torch.device | None = None,
 ) -> CudaFunction:
     """Return ``model`` compiled for the GPU ``device`` (torch's current one) and loaded there, its
     weights in place.
 
-    ``placement``, ``precision``, ``layout`` and ``prune`` are those of :func:`generate`. It is
-    compiled once and then read from the cache. Raises what :func:`generate` and :func:`build`
-    raise, and NativeError where there is no GPU.
+    ``placement``, ``precision`` and ``layout`` are those of :func:`cuda_source`. It is compiled
+    once and then read from the cache. Raises what :func:`generate` and :func:`build` raise, and
+    NativeError where there is no GPU.
     """
-    network = pruned(network_of(model), prune)
+    network = network_of(model)
     source = cuda_sources.cuda_source(
         network, placement=placement, precision=precision, layout=layout
     )
-    program = build(source, architecture=native.gpu_architecture(device))
-    assert isinstance(program, CudaProgram)
+    program = build_cuda(source, architecture=native.gpu_architecture(device))
     chosen = torch.device("cuda" if device is None else device)
     if chosen.index is None:
         chosen = torch.device("cuda", torch.cuda.current_device())
     kernel = program.cubin.load(chosen).function(cuda_sources.cuda_declaration(placement))
-    weights: Any = None
+    weights: tuple[Any, ...] = ()
     if placement in ("parameter", "pointer", "shared"):
-        weights = cuda_sources.packed_weights(network, precision=precision)
+        weights = (cuda_sources.packed_weights(network, precision=precision),)
     if placement in ("pointer", "shared"):
-        weights = torch.frombuffer(bytearray(weights), dtype=torch.uint8).to(chosen)
+        weights = (torch.frombuffer(bytearray(*weights), dtype=torch.uint8).to(chosen),)
     return CudaFunction(network, placement, precision, layout, chosen, program, kernel, weights)

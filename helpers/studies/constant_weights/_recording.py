@@ -16,29 +16,39 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import dataclasses
 import datetime
+import itertools
 import json
 import re
-import tempfile
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from helpers import storage
-from helpers.native import _cubin as cubin, _nvrtc as nvrtc, _tools as tools
+from helpers import console, storage
+from helpers.native import (
+    _cubin as cubin,
+    _machine_code as machine_code,
+    _nvrtc as nvrtc,
+    _tools as tools,
+)
+from helpers.results import derived
 from helpers.studies.constant_weights._counting import (
     CURRENT_ARCHITECTURES,
     OLD_ARCHITECTURES,
     PlacementCount,
     PlacementCounts,
-    count_placements,
+    cuda_census,
     recorded_file,
 )
-from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, cuda_source
+from helpers.studies.constant_weights._cuda_sources import (
+    CUDA_PLACEMENTS,
+    PRECISIONS,
+    candidates_per_thread,
+    cuda_source,
+)
 from helpers.studies.constant_weights._layer_sources import (
     REFERENCES,
     WORDS,
@@ -61,6 +71,7 @@ from helpers.studies.constant_weights._network import (
     random_network,
     standard_network,
 )
+from helpers.studies.constant_weights._programs import build_cuda
 
 # an instruction: on sm_60 three, and what schedules them, take 32
 _BYTES = {"sm_60": 32 / 3, "sm_70": 16}
@@ -70,36 +81,36 @@ PRUNED_SHARES = (0.75, 0.5, 0.25, 0.1)  # of the weights, kept
 GROWN_WIDTHS = (8, 16, 64)
 
 
-def count_old(folder: Path, *, network: Network | None = None) -> PlacementCounts:
-    """Return the census of ``network`` (the standard one) for every placement, by the compiler in
+def count_old(folder: Path) -> PlacementCounts:
+    """Return the census of the standard network for every placement, by the compiler in
     ``folder``.
 
     ``folder`` holds the wheels nvidia-cuda-nvrtc-cu12 and triton, unpacked. Raises
     FileNotFoundError, with the command that fetches them, where it does not, and NativeError for a
     source that the compiler refuses.
     """
-    network = standard_network() if network is None else network
     library = nvrtc._library(_find_file(folder, "nvidia/cuda_nvrtc/lib/libnvrtc.so.12"))
     nvdisasm = str(_find_file(folder, "triton/backends/nvidia/bin/nvdisasm"))
     rows = []
-    for architecture in OLD_ARCHITECTURES:
-        for placement in CUDA_PLACEMENTS:
-            if placement == "parameter" and architecture < _PARAMETER_FROM:
-                continue
-            source = cuda_source(network, placement=placement)
-            image, _ = nvrtc._compile(library, source, (f"--gpu-architecture={architecture}",))
-            rows.append(
-                _count_kernel(_kernel(image, nvdisasm, architecture), placement, architecture)
-            )
+    for architecture, placement in itertools.product(OLD_ARCHITECTURES, CUDA_PLACEMENTS):
+        if placement == "parameter" and architecture < _PARAMETER_FROM:
+            continue
+        source = cuda_source(standard_network(), placement=placement)
+        image, _ = nvrtc._compile(library, source, (f"--gpu-architecture={architecture}",))
+        rows.append(_count_kernel(_kernel(image, nvdisasm, architecture), placement, architecture))
     note = (
         f"Recorded on {datetime.date.today()} by python -m "
         f"helpers.studies.constant_weights._recording, with {_version(nvdisasm)}. CUDA 13 no "
         "longer compiles for these architectures. On sm_60 an FFMA32I counts as an FFMA with an "
         "immediate; __grid_constant__ parameters begin with sm_70."
     )
-    compiler = f"NVRTC {_nvrtc_version(library)}"
+    return _counts(rows, f"NVRTC {_nvrtc_version(library)}", note)
+
+
+def _counts(rows: Sequence[PlacementCount], compiler: str, note: str) -> PlacementCounts:
+    network = standard_network()
     return PlacementCounts(
-        compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows), note=note
+        compiler, network.widths, network.macs, network.nonzero_weights, tuple(rows), note
     )
 
 
@@ -126,8 +137,8 @@ def _version(nvdisasm: str) -> str:
 
 
 def _kernel(image: bytes, nvdisasm: str, architecture: str) -> cubin.GpuFunction:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "program.cubin")
+    with storage.temporary_folder("disassemble-") as folder:
+        path = folder / "program.cubin"
         path.write_bytes(image)
         process = tools.run_tool([nvdisasm, "-c", str(path)], limit_s=_LIMIT_S)
     if process.returncode != 0:
@@ -156,28 +167,15 @@ def as_of_today(listing: str) -> str:
 
 
 def _count_kernel(kernel: cubin.GpuFunction, placement: str, architecture: str) -> PlacementCount:
-    fed = Counter(
-        instruction.operand_kind
-        for instruction in kernel.instructions
-        if instruction.multiplies_and_adds
-    )
-    loads = Counter(
-        space
-        for instruction in kernel.instructions
-        for access, space, _ in instruction.accesses
-        if access == "load"
-    )
-    return PlacementCount(
-        placement,
-        "fp32",
-        architecture,
-        1,
-        total=len(kernel.instructions) - kernel.padding,
-        multiply_adds=fed.total(),
-        **{kind: fed[kind] for kind in cubin.OPERAND_KINDS},
-        global_loads=loads["global"],
-        shared_loads=loads["shared"],
-        constant_loads=loads["constant"],
+    counts = machine_code._counts(kernel)
+    return derived(
+        PlacementCount,
+        SimpleNamespace(**counts),
+        placement=placement,
+        precision="fp32",
+        architecture=architecture,
+        candidates=1,
+        total=counts["total"] - counts["padding"],
     )
 
 
@@ -185,14 +183,25 @@ def count_current() -> PlacementCounts:
     """Return the census of the standard network for :data:`CURRENT_ARCHITECTURES`, in both
     precisions.
     """
-    single, half = (
-        count_placements(
-            standard_network(), architectures=CURRENT_ARCHITECTURES, precision=precision
+    cases = list(itertools.product(PRECISIONS, CURRENT_ARCHITECTURES, CUDA_PLACEMENTS))
+    rows = []
+    for precision, architecture, placement in console.track(cases, "compiling"):
+        source = cuda_source(standard_network(), placement=placement, precision=precision)
+        weight_census = cuda_census(build_cuda(source, architecture=architecture).cubin)
+        rows.append(
+            derived(
+                PlacementCount,
+                weight_census,
+                placement=placement,
+                precision=precision,
+                candidates=candidates_per_thread(precision),
+            )
         )
-        for precision in ("fp32", "fp16")
-    )
-    note = f"{single.compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}"
-    return dataclasses.replace(single, counts=single.counts + half.counts, note=note)
+    return _counts(rows, weight_census.compiler, f"{weight_census.compiler}, {_today()}")
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def small_programs() -> Iterator[tuple[str, str]]:
@@ -247,16 +256,13 @@ def record_programs() -> dict[str, Any]:
     constants, newest = layer_source("const"), CURRENT_ARCHITECTURES[-1]
     codes = instruction_codes(constants, architecture=newest)
     programs[record_key(constants, newest)]["codes"] = [code.hex() for code in codes]
-    compiler = ""
     for source, name in counted_programs():
         weight_census = count_instructions(source, architecture=name)
         programs.setdefault(record_key(source, name), {})["census"] = weight_census.to_dict()
-        compiler = weight_census.compiler
-    note = (
-        f"{compiler}, {datetime.datetime.now(datetime.UTC).date().isoformat()}: the programs of "
-        "the lesson"
-    )
-    return {"note": note, "programs": programs}
+    return {
+        "note": f"{weight_census.compiler}, {_today()}: the programs of the lesson",
+        "programs": programs,
+    }
 
 
 def main() -> None:

@@ -58,9 +58,9 @@ def draw_instruction(code: bytes, line: str, *, title: str) -> Figure:
     name its registers have their names below. ``title`` stands above. Raises ValueError for code of
     another length, or a line whose registers are not those of the code. Lesson 17.
     """
-    registers = re.findall(r"\bR(\d+|Z)\b", line)
+    registers = re.findall(r"\bR(?:\d+|Z)\b", line)
     coded = [
-        "Z" if code[index] == 255 else str(code[index])
+        "RZ" if code[index] == 255 else f"R{code[index]}"
         for index in _REGISTER_BYTES
         if index < len(code)
     ]
@@ -80,10 +80,7 @@ def draw_instruction(code: bytes, line: str, *, title: str) -> Figure:
         )
         write(axes, left + _BYTE_IN / 2, 0.82, f"{byte:02x}")
         write(axes, left + _BYTE_IN / 2, 0.5, str(index), size=9, colour=QUIET)
-    names = {0: "FFMA"} | {
-        index: f"R{name}" for index, name in zip(_REGISTER_BYTES, coded, strict=True)
-    }
-    for index, name in names.items():
+    for index, name in zip((0, *_REGISTER_BYTES), ("FFMA", *coded), strict=True):
         write(axes, 0.2 + (index + 0.5) * _BYTE_IN, 1.2, name, size=10, colour=QUIET)
     number = np.frombuffer(code, "<f4", 1, _NUMBER_BYTES.start)[0]
     backward = code[_NUMBER_BYTES.start : _NUMBER_BYTES.stop][::-1].hex(" ")
@@ -116,41 +113,19 @@ def draw_ways(ways: Mapping[str, WeightWay], *, title: str) -> Figure:
     for row, (name, way) in enumerate(weight_ways.items()):
         top = 0.05 + _WAY_IN * row
         write(axes, 0.15, top + 0.11, name, ha="left", bold=True)
-        lefts = [
-            ffma_left - (_STOP_IN + gap) * (len(way.stops) - index)
-            for index in range(len(way.stops))
-        ]
-        for index, (left, stop) in enumerate(zip(lefts, way.stops, strict=True)):
-            box(
-                axes,
-                left,
-                top + 0.25,
-                _STOP_IN,
-                0.34,
-                stop,
-                colour=EMPTY if index else DATA,
-                size=10,
-            )
-            end = lefts[index + 1] if index + 1 < len(lefts) else ffma_left
-            is_load = index + 1 < len(lefts)
-            arrow(
-                axes,
-                (left + _STOP_IN, top + 0.42),
-                (end, top + 0.42),
-                colour=SENDING if is_load else INK,
-            )
+        boxes = [*((stop, _STOP_IN) for stop in way.stops), (way.ffma, _FFMA_IN)]
+        left = ffma_left - (_STOP_IN + gap) * len(way.stops)
+        for index, (text, width) in enumerate(boxes):
+            colour = EMPTY if index else DATA
+            box(axes, left, top + 0.25, width, 0.34, text, colour=colour, size=10)
+            if index == len(way.stops):
+                break
+            begin, left = left + _STOP_IN, left + _STOP_IN + gap
+            is_load = index + 1 < len(way.stops)
+            colour = SENDING if is_load else INK
+            arrow(axes, (begin, top + 0.42), (left, top + 0.42), colour=colour)
             if is_load:
-                write(axes, (left + _STOP_IN + end) / 2, top + 0.72, way.load, size=9, colour=QUIET)
-        box(
-            axes,
-            ffma_left,
-            top + 0.25,
-            _FFMA_IN,
-            0.34,
-            way.ffma,
-            colour=EMPTY if way.stops else DATA,
-            size=10,
-        )
+                write(axes, (begin + left) / 2, top + 0.72, way.load, size=9, colour=QUIET)
     meanings = {"the weight is stored here": (DATA, DATA), "a load brings it": (SENDING, SENDING)}
     keys(axes, 0.15, 0.12 + _WAY_IN * len(weight_ways), meanings)
     return figure
@@ -212,29 +187,33 @@ def draw_placements(counts: Mapping[str, Sequence[PlacementCount]], *, title: st
             "no counts; give at least one group of them, as recorded_counts() has them"
         )
     figure, axes = plotting.figure(title=title, height_in=4.8)
-    x, start = np.empty(len(rows)), 0
+    x: list[int] = []
     for index, (name, group) in enumerate(groups.items()):
-        x[start : start + len(group)] = np.arange(start, start + len(group)) + index
-        axes.text(
-            x[start : start + len(group)].mean(), 4500, name, ha="center", weight="bold", size=11
-        )
-        start += len(group)
-    adds = np.array([row.multiply_adds for row in rows], float)
-    loads = np.array([row.global_loads + row.constant_loads for row in rows], float)
-    others = np.array([row.total for row in rows]) - adds - loads
-    bottom = np.zeros(len(rows))
-    for label, heights, colour in (
-        ("multiply-adds", adds, COMPUTING),
-        ("loads", loads, SENDING),
-        ("others", others, "white"),
+        places = range(len(x) + index, len(x) + index + len(group))
+        axes.text(float(np.mean(places)), 4500, name, ha="center", weight="bold", size=11)
+        x += places
+    adds = np.array([row.multiply_adds for row in rows])
+    loads = np.array([row.global_loads + row.constant_loads for row in rows])
+    totals = np.array([row.total for row in rows])
+    for label, bottoms, tops, colour in (
+        ("multiply-adds", 0, adds, COMPUTING),
+        ("loads", adds, adds + loads, SENDING),
+        ("others", adds + loads, totals, "white"),
     ):
-        axes.bar(x, heights, bottom=bottom, label=label, color=colour, edgecolor=INK, linewidth=0.5)
-        bottom += heights
-    for position, row, top in zip(x, rows, bottom, strict=True):
+        axes.bar(
+            x,
+            tops - bottoms,
+            bottom=bottoms,
+            label=label,
+            color=colour,
+            edgecolor=INK,
+            linewidth=0.5,
+        )
+    for position, row in zip(x, rows, strict=True):
         axes.text(
             position, 80, _fed_by(row), rotation=90, ha="center", va="bottom", color=INK, size=9.5
         )
-        axes.text(position, top + 60, f"{top:,.0f}", ha="center", size=8)
+        axes.text(position, row.total + 60, f"{row.total:,}", ha="center", size=8)
     axes.set_xticks(x, [row.architecture.removeprefix("sm_") for row in rows])
     axes.set(
         ylim=(0, 5600), ylabel="instructions of a thread (counted)", xlabel="instruction set, sm_"

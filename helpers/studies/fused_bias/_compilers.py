@@ -7,11 +7,13 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from helpers import timing
-from helpers.results import Record
+from helpers.checks import whole_number
+from helpers.results import Record, derived
 from helpers.studies import _frameworks as frameworks
 from helpers.studies.fused_bias import _convnet as convnet
 
@@ -70,8 +72,7 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
     """
     from torch._inductor.utils import fresh_cache
 
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ValueError(f"batch is a whole number of at least 1, not {batch!r}")
+    batch = whole_number("batch", batch)
     net = convnet.Convnet("separate").eval()
     images = torch.rand(batch, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     makers = {
@@ -83,8 +84,7 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
     ways: dict[str, Way] = {}
     prepared_s, absent = {}, []
     with timing.fixed_threads(1), torch.no_grad(), fresh_cache():
-        exact = convnet.Convnet("separate").double()
-        exact.load_state_dict(net.state_dict())
+        exact = convnet._net("separate", net.state_dict(), images.device).double()
         expected = exact(images.double())
         for name, make in makers.items():
             begin_s = time.perf_counter()
@@ -120,8 +120,8 @@ def measure_compilers(*, batch: int = 100, budget_s: float = 5.0) -> CompilerTim
         )
         for row in comparison.candidates
     )
-    return CompilerTimes(
-        batch, "cpu", 1, "; ".join(absent) or "nothing", comparison.stable, comparison.reason, rows
+    return derived(
+        CompilerTimes, comparison, batch=batch, absent="; ".join(absent) or "nothing", ways=rows
     )
 
 
@@ -153,21 +153,19 @@ def onnx_model(net: convnet.Convnet) -> bytes:
         constants.append(numpy_helper.from_array(value.detach().contiguous().numpy(), name))
         return name
 
+    def add(operator: str, constants_read: list[str], result: str, **attributes: Any) -> None:
+        nonlocal last
+        nodes.append(helper.make_node(operator, [last, *constants_read], [result], **attributes))
+        last = result
+
     for number, (weight, bias) in enumerate(net.layers()):
         weights = [constant(f"weight{number}", weight), constant(f"bias{number}", bias)]
-        nodes.append(
-            helper.make_node("Conv", [last, *weights], [f"sum{number}"], pads=[1, 1, 1, 1])
-        )
-        nodes.append(helper.make_node("Relu", [f"sum{number}"], [f"y{number}"]))
-        nodes.append(
-            helper.make_node(
-                "MaxPool", [f"y{number}"], [f"pooled{number}"], kernel_shape=[2, 2], strides=[2, 2]
-            )
-        )
-        last = f"pooled{number}"
+        add("Conv", weights, f"sum{number}", pads=[1, 1, 1, 1])
+        add("Relu", [], f"y{number}")
+        add("MaxPool", [], f"pooled{number}", kernel_shape=[2, 2], strides=[2, 2])
     dense = [constant("weight", net.dense.weight), constant("bias", net.dense.bias)]
-    nodes.append(helper.make_node("Flatten", [last], ["flat"]))
-    nodes.append(helper.make_node("Gemm", ["flat", *dense], ["logits"], transB=1))
+    add("Flatten", [], "flat")
+    add("Gemm", dense, "logits", transB=1)
     return frameworks.onnx_model(
         "convnet", nodes, constants, {"images": ["N", 1, 28, 28], "logits": ["N", 10]}
     )

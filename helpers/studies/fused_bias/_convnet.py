@@ -4,7 +4,6 @@ by rung faster.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers import timing
+from helpers.checks import choice
 from helpers.results import Record, row_of
 from helpers.studies import _ladders as ladders
 from helpers.studies._ladders import RungTime
@@ -31,26 +31,23 @@ _AGREE = 1e-4
 
 @dataclass(frozen=True)
 class Rung:
-    """One program for a layer with its pooling, and whether the tensors lie channels-last."""
+    """One program for a layer with its pooling, and whether the tensors lie channels-last;
+    ``needs`` is the variant with which it can run or not.
+    """
 
-    block: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-    channels_last: bool
+    block: variants.Layer
+    channels_last: bool = False
+    needs: str = "native"
     devices: tuple[str, ...] = ("cpu", "cuda")
 
 
-def _pool_after(variant: str) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
+def _pool_after(variant: str) -> variants.Layer:
     layer = variants.layer(variant)
     return lambda x, weight, bias: functional.max_pool2d(layer(x, weight, bias), 2)
 
 
 def _pool_within(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return operators.bias_relu_pool(functional.conv2d(x, weight, padding=1), bias)
-
-
-def _one_kernel(
-    algorithm: str,
-) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]:
-    return functools.partial(operators.conv_bias_relu_pool, algorithm=algorithm)
 
 
 def _best_kernel(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -62,18 +59,16 @@ def _best_kernel(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> t
 
 
 _RUNGS = {
-    "separate": Rung(_pool_after("separate"), False),
-    "broadcast": Rung(_pool_after("broadcast"), False),
-    "native": Rung(_pool_after("native"), False),
-    "post-op": Rung(_pool_after("post-op"), False),
-    "one-pass": Rung(_pool_after("one-pass"), False),
-    "compiled": Rung(_pool_after("compiled"), False),
+    **{
+        name: Rung(_pool_after(name), needs=name)
+        for name in ("separate", "broadcast", "native", "post-op", "one-pass", "compiled")
+    },
     "channels-last": Rung(_pool_after("native"), True),
-    "channels-last, post-op": Rung(_pool_after("post-op"), True),
-    "one-pass with pooling": Rung(_pool_within, False, ("cpu",)),
-    "channels-last, one-pass with pooling": Rung(_pool_within, True, ("cpu",)),
-    "one kernel a layer": Rung(_one_kernel("direct"), True, ("cpu",)),
-    "one kernel a layer, Winograd": Rung(_best_kernel, True, ("cpu",)),
+    "channels-last, post-op": Rung(_pool_after("post-op"), True, "post-op"),
+    "one-pass with pooling": Rung(_pool_within, False, "one-pass", ("cpu",)),
+    "channels-last, one-pass with pooling": Rung(_pool_within, True, "one-pass", ("cpu",)),
+    "one kernel a layer": Rung(operators.conv_bias_relu_pool, True, "one-pass", ("cpu",)),
+    "one kernel a layer, Winograd": Rung(_best_kernel, True, "one-pass", ("cpu",)),
 }
 RUNGS = tuple(_RUNGS)
 
@@ -103,12 +98,9 @@ class Convnet(nn.Module):
 
     def __init__(self, rung: str = "separate") -> None:
         super().__init__()
-        if rung not in _RUNGS:
-            raise ValueError(f"there is no rung {rung!r}; there are {', '.join(RUNGS)}")
-        self.rung = rung
-        pairs = itertools.pairwise(CHANNELS)
+        self.rung = choice("rung", rung, RUNGS)
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(before, after, 3, padding=1) for before, after in pairs
+            nn.Conv2d(before, after, 3, padding=1) for before, after in itertools.pairwise(CHANNELS)
         )
         self.dense = nn.Linear(CHANNELS[-1] * _POOLED**2, _CLASSES)
         if _RUNGS[rung].channels_last:
@@ -120,7 +112,7 @@ class Convnet(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits (N, 10) of images (N, 1, 28, 28)."""
-        if images.dim() != 4 or tuple(images.shape[1:]) != (CHANNELS[0], PIXELS[0], PIXELS[0]):
+        if images.shape[1:] != (CHANNELS[0], PIXELS[0], PIXELS[0]):
             raise ValueError(f"images are (N, 1, 28, 28), not {tuple(images.shape)}")
         chosen = _RUNGS[self.rung]
         x = images.contiguous(memory_format=torch.channels_last) if chosen.channels_last else images
@@ -172,8 +164,7 @@ def measure_ladder(
     Raises RuntimeError when a rung's logits are not those of the net in float64 to within 1e-4 of
     the largest, and ValueError for an unknown phase or rung. Lesson 18.
     """
-    if phase not in ("forward", "training"):
-        raise ValueError(f"phase is 'forward' or 'training', not {phase!r}")
+    choice("phase", phase, ("forward", "training"))
     names = default_rungs(images.device) if rungs is None else tuple(rungs)
     weights = (model or Convnet()).state_dict()
     nets = {name: _net(name, weights, images.device) for name in names}
@@ -197,19 +188,10 @@ def default_rungs(device: str | torch.device) -> tuple[str, ...]:
     Lesson 18.
     """
     kind = torch.device(device).type
-    ours = ("broadcast", "one-pass", "one kernel")
-    needs = {
-        name: "one-pass"
-        if any(kernel in name for kernel in ours)
-        else "post-op"
-        if "post-op" in name
-        else "native"
-        for name in RUNGS
-    }
     return tuple(
         name
         for name, rung in _RUNGS.items()
-        if name != "compiled" and kind in rung.devices and not variants.missing(needs[name], kind)
+        if name != "compiled" and kind in rung.devices and not variants.missing(rung.needs, kind)
     )
 
 
@@ -232,11 +214,7 @@ def _refuse_wrong(
 
 
 def _forward(net: Convnet, images: torch.Tensor, labels: torch.Tensor) -> Callable[[], object]:  # noqa: ARG001
-    def run() -> torch.Tensor:
-        with torch.no_grad():
-            return net(images)
-
-    return run
+    return torch.no_grad()(lambda: net(images))
 
 
 def _training_step(

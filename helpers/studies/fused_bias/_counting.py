@@ -11,12 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from helpers.checks import members, one_of, whole_number
+from helpers.checks import choice, members, one_of, whole_number
 from helpers.hardware.limits._results import MachineLimits
 from helpers.results import Record
 from helpers.studies.fused_bias._variants import VARIANTS
-
-PHASES = ("forward", "backward")
 
 
 class _Step(NamedTuple):
@@ -32,25 +30,28 @@ class _Step(NamedTuple):
     in_place: bool = False
 
 
+_RELU_IN_PLACE = _Step("ReLU", 1, 1, in_place=True)
+_ONE_FORWARD = (_Step("bias and ReLU", 1, 1, 1, in_place=True),)
 _BACKWARD = (_Step("ReLU backward", 2, 1), _Step("bias gradient", 1, 0, bias_writes=1))
 _ONE_BACKWARD = (_Step("ReLU backward and bias gradient", 2, 1, bias_writes=1),)
-_STEPS: dict[tuple[str, str], tuple[_Step, ...]] = {
-    ("separate", "forward"): (_Step("add bias", 1, 1, 1), _Step("ReLU", 1, 1)),
-    ("broadcast", "forward"): (_Step("bias and ReLU", 1, 1, 1),),
-    ("in-place", "forward"): (
-        _Step("add bias", 1, 1, 1, in_place=True),
-        _Step("ReLU", 1, 1, in_place=True),
-    ),
-    ("native", "forward"): (_Step("ReLU", 1, 1, in_place=True),),
-    ("post-op", "forward"): (),
-    ("compiled", "forward"): (_Step("bias and ReLU", 1, 1, 1, in_place=True),),
-    ("one-pass", "forward"): (_Step("bias and ReLU", 1, 1, 1, in_place=True),),
-    ("separate", "backward"): _BACKWARD,
-    ("broadcast", "backward"): _ONE_BACKWARD,
-    ("in-place", "backward"): _BACKWARD,
-    ("native", "backward"): _BACKWARD[:1],
-    ("post-op", "backward"): _BACKWARD[:1],
-    ("one-pass", "backward"): _ONE_BACKWARD,
+_STEPS: dict[str, dict[str, tuple[_Step, ...]]] = {
+    "forward": {
+        "separate": (_Step("add bias", 1, 1, 1), _Step("ReLU", 1, 1)),
+        "broadcast": (_Step("bias and ReLU", 1, 1, 1),),
+        "in-place": (_Step("add bias", 1, 1, 1, in_place=True), _RELU_IN_PLACE),
+        "native": (_RELU_IN_PLACE,),
+        "post-op": (),
+        "compiled": _ONE_FORWARD,
+        "one-pass": _ONE_FORWARD,
+    },
+    "backward": {
+        "separate": _BACKWARD,
+        "broadcast": _ONE_BACKWARD,
+        "in-place": _BACKWARD,
+        "native": _BACKWARD[:1],
+        "post-op": _BACKWARD[:1],
+        "one-pass": _ONE_BACKWARD,
+    },
 }
 
 
@@ -153,27 +154,23 @@ def traffic(
     Raises ValueError for an unknown variant, phase or shape, and for the backward pass of
     "compiled", whose kernels the compiler decides: profile it instead. Lesson 18.
     """
-    if variant not in VARIANTS or phase not in PHASES:
-        raise ValueError(
-            f"variant={variant!r}, phase={phase!r}: the variants are {', '.join(VARIANTS)}, the "
-            f"phases {' and '.join(PHASES)}"
-        )
-    if (variant, phase) not in _STEPS:
+    choice("variant", variant, VARIANTS)
+    choice("phase", phase, _STEPS)
+    if variant not in _STEPS[phase]:
         raise ValueError(
             f"the compiler decides what {variant!r} moves in the {phase} pass; see "
             "profiling.kernel_table"
         )
-    entries = members("shape", shape, "sizes, (N, C, ...)")
     sizes = tuple(
-        whole_number(f"shape[{index}]", size, at_least=0) for index, size in enumerate(entries)
+        whole_number(f"shape[{index}]", size, at_least=0)
+        for index, size in enumerate(members("shape", shape, "sizes, (N, C, ...)"))
     )
     if len(sizes) < 2:
         raise ValueError(f"shape is (N, C, ...), of two sizes or more; got {sizes}")
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype is one of torch's, such as torch.float32; got {dtype!r}")
+    one_of("dtype", dtype, torch.dtype, "one of torch's, such as torch.float32")
     activation_bytes, bias_bytes = math.prod(sizes) * dtype.itemsize, sizes[1] * dtype.itemsize
     kernels = tuple(
-        _count_step(step, activation_bytes, bias_bytes) for step in _STEPS[variant, phase]
+        _count_step(step, activation_bytes, bias_bytes) for step in _STEPS[phase][variant]
     )
     return VariantTraffic(variant, phase, sizes, str(dtype).removeprefix("torch."), kernels)
 
@@ -206,8 +203,7 @@ def model_time(counted: VariantTraffic, limits: MachineLimits) -> TrafficModel:
 
     Raises TypeError for what are no limits, ValueError for limits without bandwidths.
     """
-    if not isinstance(limits, MachineLimits):
-        raise TypeError(f"limits are what helpers.probe() returns, not {type(limits).__name__}")
+    one_of("limits", limits, MachineLimits, "what helpers.probe() returns")
     if not limits.bandwidths:
         raise ValueError(
             "these limits hold no bandwidths; measure them again with helpers.probe(refresh=True)"

@@ -76,14 +76,7 @@ def bias_relu_pool(
     to ``place``.
     """
     sizes = (*x.shape, layouts.is_channels_last(x))
-    _run(
-        "bias_relu_pool",
-        x,
-        (x, bias.contiguous(), out, place),
-        sizes,
-        passes=1,
-        accepted=POOL_DTYPES,
-    )
+    _run("bias_relu_pool", x, (x, bias.contiguous(), out, place), sizes, passes=1)
 
 
 def bias_relu_pool_backward(
@@ -91,8 +84,7 @@ def bias_relu_pool_backward(
 ) -> torch.Tensor:
     """Write the gradient of :func:`bias_relu_pool` to ``grad_x``; return that of the bias (C,)."""
     total, sizes = _sums(grad_x), (*grad_x.shape, layouts.is_channels_last(grad_x))
-    tensors = (grad, place, grad_x, total)
-    _run("bias_relu_pool_backward", grad_x, tensors, sizes, passes=1, accepted=POOL_DTYPES)
+    _run("bias_relu_pool_backward", grad_x, (grad, place, grad_x, total), sizes, passes=1)
     return total
 
 
@@ -113,15 +105,7 @@ def convolution(
     """
     sizes = (*x.shape, len(weight), *weight.stride(), tiled)
     tensors = (x, weight, bias.contiguous(), out, place)
-    _run(
-        "convolution",
-        x,
-        tensors,
-        sizes,
-        passes=1 + len(weight),
-        most_threads=len(x),
-        accepted=POOL_DTYPES,
-    )
+    _run("convolution", x, tensors, sizes, passes=1 + len(weight), most_threads=len(x))
 
 
 def _run(
@@ -132,12 +116,12 @@ def _run(
     *,
     passes: int,
     most_threads: int | None = None,
-    accepted: dict[str, str] = DTYPES,
 ) -> None:
     """Run a kernel of the dtype of ``tensor`` on the addresses of ``tensors``, unless there is
     nothing to do.
     """
     dtype = str(tensor.dtype).removeprefix("torch.")
+    accepted = DTYPES if _FUNCTIONS[name][0] == "passes" else POOL_DTYPES
     if dtype not in accepted:
         raise TypeError(
             f"the C++ kernel takes {', '.join(accepted)}, not {dtype}; convert with x.float()"

@@ -54,14 +54,6 @@ def split(x: torch.Tensor) -> tuple[int, int, int]:
     )
 
 
-def check(x: torch.Tensor, bias: torch.Tensor) -> None:
-    """Raise TypeError or ValueError unless ``bias`` (C,) can be added to the channels of ``x`` (N,
-    C, ...).
-    """
-    check_values(x, "x")
-    check_bias(bias, x, channels=x.shape[1])
-
-
 def check_bias(bias: torch.Tensor, x: torch.Tensor, *, channels: int) -> None:
     """Raise TypeError or ValueError unless ``bias`` has ``channels`` numbers of x's dtype, on its
     device.

@@ -14,7 +14,7 @@ import torch
 from helpers import profiling, timing
 from helpers.checks import boolean, whole_number
 from helpers.hardware.limits._results import MachineLimits
-from helpers.results import Record, row_of
+from helpers.results import Record, derived
 from helpers.studies.fused_bias import (
     _convnet as convnet,
     _operators as operators,
@@ -60,10 +60,6 @@ class KernelComparisons(Record):
     reason: str
     rows: tuple[KernelComparison, ...]
     comparison: timing.Comparison
-
-    def row(self, variant: str, phase: str = "forward") -> KernelComparison:
-        """Return one row; ValueError for what was not measured."""
-        return row_of(self.rows, "row", variant=variant, phase=phase)
 
 
 class StoryRow(Record):
@@ -129,14 +125,10 @@ def measure_kernels(
         ),
         ("one-pass", "backward"): lambda: operators.relu_bias_backward(grad, mask),
     }
-    runs = {
-        f"{variant}, {phase}": fn
-        for (variant, phase), fn in work.items()
-        if not variants.missing(variant, chosen)
-    }
+    runs = {key: fn for key, fn in work.items() if not variants.missing(key[0], chosen)}
     with torch.no_grad():
         comparison = timing.compare(
-            {"scale": lambda: y.mul_(1.0), **runs},
+            {"scale": lambda: y.mul_(1.0)} | {", ".join(key): fn for key, fn in runs.items()},
             device=chosen.type,
             budget_s=budget_s,
             own_caches=True,
@@ -145,32 +137,22 @@ def measure_kernels(
         )
     scale_rate = 2 * y.numel() * _FLOAT_BYTES
     rows = []
-    for variant, phase in work:
-        if f"{variant}, {phase}" in runs:
-            candidate, counts = (
-                comparison.candidate(f"{variant}, {phase}"),
-                traffic(variant, shape, phase=phase),
+    for (variant, phase), candidate in zip(runs, comparison.candidates[1:], strict=True):
+        counts = traffic(variant, shape, phase=phase)
+        modelled_s = model_time(counts, limits).modelled_s
+        rows.append(
+            derived(
+                KernelComparison,
+                counts,
+                modelled_s=modelled_s,
+                measured_s=candidate.median_s,
+                model_ratio=modelled_s / candidate.median_s,
+                bandwidth_bytes_per_s=counts.moved_bytes / candidate.median_s,
+                scale_share=counts.moved_bytes / scale_rate / candidate.time_ratio,
             )
-            modelled_s = model_time(counts, limits).modelled_s
-            rows.append(
-                KernelComparison(
-                    variant=variant,
-                    phase=phase,
-                    moved_bytes=counts.moved_bytes,
-                    modelled_s=modelled_s,
-                    measured_s=candidate.median_s,
-                    model_ratio=modelled_s / candidate.median_s,
-                    bandwidth_bytes_per_s=counts.moved_bytes / candidate.median_s,
-                    scale_share=counts.moved_bytes / scale_rate / candidate.time_ratio,
-                )
-            )
-    return KernelComparisons(
-        tuple(shape),
-        comparison.device,
-        comparison.stable,
-        comparison.reason,
-        tuple(rows),
-        comparison,
+        )
+    return derived(
+        KernelComparisons, comparison, shape=tuple(shape), rows=tuple(rows), comparison=comparison
     )
 
 
@@ -180,7 +162,6 @@ def measure_layer(
     *,
     device: str | torch.device | None = None,
     budget_s: float = 3.0,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> timing.Comparison:
     """Return the times of the story's first layer in one, two and three kernels, and of a copy of
     its output.
@@ -190,31 +171,28 @@ def measure_layer(
     ("post-op" of :func:`layer`, or "native" where the library cannot fuse the ReLU), "two kernels"
     ("broadcast", if a C++ compiler or Triton is there), "three kernels" ("separate") and "copy",
     which reads and writes a tensor of the output's size. ``device`` is by default CUDA if there is
-    one; ``budget_s`` and ``clock`` are those of :func:`timing.compare`.
+    one; ``budget_s`` is that of :func:`timing.compare`.
 
     Raises ValueError for ``channels`` or ``images`` below 1. Lesson 18.
     """
     chosen = _device(device)
-    read = whole_number("channels", channels, at_least=1)
-    count = whole_number("images", images, at_least=1)
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((count, read, _SIDE, _SIDE), (_FILTERS, read, 3, 3), (_FILTERS,))
-    x, weight, bias = (torch.randn(shape, generator=generator).to(chosen) for shape in shapes)
+    read, count = whole_number("channels", channels), whole_number("images", images)
+    x, weight, bias = _layer_inputs(count, read, _FILTERS, _SIDE, chosen)
     weight /= 3 * read**0.5
-    y = torch.empty(count, _FILTERS, _SIDE, _SIDE, device=chosen).fill_(1)
+    y = torch.ones(count, _FILTERS, _SIDE, _SIDE, device=chosen)
     target = torch.empty_like(y)
-    layers = {"one kernel": "native" if variants.missing("post-op", chosen) else "post-op"}
-    if not variants.missing("broadcast", chosen):
-        layers["two kernels"] = "broadcast"
-    layers["three kernels"] = "separate"
+    layers = {
+        "one kernel": "native" if variants.missing("post-op", chosen) else "post-op",
+        "two kernels": "broadcast",
+        "three kernels": "separate",
+    }
     runs: dict[str, Callable[[], object]] = {
         name: functools.partial(variants.layer(variant), x, weight, bias)
         for name, variant in layers.items()
+        if not variants.missing(variant, chosen)
     }
     runs["copy"] = functools.partial(target.copy_, y)
-    return timing.compare(
-        runs, device=chosen.type, budget_s=budget_s, precision=_PRECISION, clock=clock
-    )
+    return timing.compare(runs, device=chosen.type, budget_s=budget_s, precision=_PRECISION)
 
 
 def measure_reductions(
@@ -223,13 +201,12 @@ def measure_reductions(
     channels_last: bool = False,
     device: str | torch.device | None = None,
     budget_s: float = 4.0,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> timing.Comparison:
     """Return the times of every reduction of a random float32 gradient of ``shape`` (N, C, H, W),
     "sum" the baseline.
 
     "one-pass" is left out where it cannot run. With ``channels_last`` the gradient lies so.
-    ``device`` is by default CUDA if there is one; ``budget_s`` and ``clock`` are those of
+    ``device`` is by default CUDA if there is one; ``budget_s`` is that of
     :func:`timing.compare`. Raises ValueError for a shape of other than four sizes. Lesson 18.
     """
     boolean("channels_last", channels_last)
@@ -237,19 +214,13 @@ def measure_reductions(
     grad = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(chosen)
     if channels_last:
         grad = grad.contiguous(memory_format=torch.channels_last)
-    names = [
-        name
+    runs = {
+        name: functools.partial(variants.reduction(name), grad)
         for name in variants.REDUCTIONS
         if name != "one-pass" or not variants.missing(name, chosen)
-    ]
-    runs = {name: functools.partial(variants.reduction(name), grad) for name in names}
+    }
     return timing.compare(
-        runs,
-        baseline="sum",
-        device=chosen.type,
-        budget_s=budget_s,
-        precision=_PRECISION,
-        clock=clock,
+        runs, baseline="sum", device=chosen.type, budget_s=budget_s, precision=_PRECISION
     )
 
 
@@ -288,7 +259,12 @@ def _without_tf32() -> Iterator[None]:
 
 
 def _story_row(batch: int, device: torch.device, budget_s: float) -> StoryRow:
-    inputs = [_layer_inputs(index, batch, device) for index in range(3)]
+    batch = whole_number("batch", batch)
+    sizes = list(zip(convnet.CHANNELS, convnet.CHANNELS[1:], convnet.PIXELS, strict=False))
+    inputs = [
+        _layer_inputs(batch, before, after, pixels, device, seed=index)
+        for index, (before, after, pixels) in enumerate(sizes)
+    ]
 
     def layers(variant: str) -> Callable[[], object]:
         layer = variants.layer(variant)
@@ -311,8 +287,7 @@ def _story_row(batch: int, device: torch.device, budget_s: float) -> StoryRow:
         for name in ("separate", "one-pass")
     }
     gradients = [
-        torch.randn(batch, channels, pixels, pixels, device=device)
-        for channels, pixels in zip(convnet.CHANNELS[1:], convnet.PIXELS, strict=True)
+        torch.randn(batch, channels, pixels, pixels, device=device) for _, channels, pixels in sizes
     ]
 
     def time_over_gradients(fn: Callable[[torch.Tensor], object]) -> float:
@@ -339,22 +314,13 @@ def _busy_s(fn: Callable[[], object], device: torch.device, *, runs: int = 10) -
 
 
 def _layer_inputs(
-    index: int, batch: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ValueError(f"batch is a whole number of at least 1, not {batch!r}")
-    before, after, pixels = (
-        convnet.CHANNELS[index],
-        convnet.CHANNELS[index + 1],
-        convnet.PIXELS[index],
-    )
-    generator = torch.Generator().manual_seed(index)
+    batch: int, before: int, after: int, pixels: int, device: torch.device, *, seed: int = 0
+) -> list[torch.Tensor]:
+    """Return a random x, weight and bias of a layer from ``before`` to ``after`` channels."""
+    generator = torch.Generator().manual_seed(seed)
     shapes = ((batch, before, pixels, pixels), (after, before, 3, 3), (after,))
-    x, weight, bias = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
-    return x, weight, bias
+    return [torch.randn(shape, generator=generator).to(device) for shape in shapes]
 
 
 def _device(device: str | torch.device | None) -> torch.device:
-    return torch.device(
-        ("cuda" if torch.cuda.is_available() else "cpu") if device is None else device
-    )
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

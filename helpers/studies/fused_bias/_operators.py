@@ -11,11 +11,13 @@ RuntimeError).
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
+from helpers.checks import choice
 from helpers.studies.fused_bias import (
     _cpp_kernels as cpp_kernels,
     _layouts as layouts,
@@ -131,14 +133,7 @@ def bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     CUDA.
     """
     _check(x, bias)
-    if x.dim() != 4 or min(x.shape[2:]) < 2:
-        raise ValueError(
-            f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}"
-        )
-    if x.device.type != "cpu":
-        raise NotImplementedError(
-            "bias_relu_pool is a C++ kernel for the CPU; on CUDA pool bias_relu(x, bias)"
-        )
+    _check_pooled(x, "bias_relu_pool", "on CUDA pool bias_relu(x, bias)")
     return _bias_relu_pool(x, bias)[0]
 
 
@@ -168,23 +163,12 @@ def conv_bias_relu_pool(
     Raises TypeError or ValueError for what does not fit together, NotImplementedError on CUDA and
     for tangents of forward mode, MissingToolError without a C++ compiler.
     """
-    if algorithm not in ALGORITHMS:
-        raise ValueError(
-            f"there is no algorithm {algorithm!r}; there are {' and '.join(ALGORITHMS)}"
-        )
+    choice("algorithm", algorithm, ALGORITHMS)
     layouts.check_layer(x, weight, bias)
-    if min(x.shape[2:]) < 2:
-        raise ValueError(
-            f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}"
-        )
-    if x.device.type != "cpu":
-        raise NotImplementedError(
-            "conv_bias_relu_pool is a C++ kernel for the CPU; take another rung on CUDA"
-        )
-    _refuse_tangents(x, weight, bias)
-    needs_grad = torch.is_grad_enabled() and any(
-        tensor.requires_grad for tensor in (x, weight, bias)
-    )
+    _check_pooled(x, "conv_bias_relu_pool", "take another rung on CUDA")
+    tensors = (x, weight, bias)
+    _refuse_tangents(*tensors)
+    needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return _conv_bias_relu_pool(x, weight, bias, algorithm == "Winograd", needs_grad)[0]
 
 
@@ -202,9 +186,19 @@ def _refuse_tangents(*tensors: torch.Tensor) -> None:
 
 
 def _check(x: torch.Tensor, bias: torch.Tensor) -> None:
-    layouts.check(x, bias)
+    layouts.check_values(x, "x")
+    layouts.check_bias(bias, x, channels=x.shape[1])
     _check_device(x)
     _refuse_tangents(x, bias)
+
+
+def _check_pooled(x: torch.Tensor, name: str, remedy: str) -> None:
+    if x.dim() != 4 or min(x.shape[2:]) < 2:
+        raise ValueError(
+            f"x is (N, C, H, W) with images of 2 x 2 pixels or more; this is {tuple(x.shape)}"
+        )
+    if x.device.type != "cpu":
+        raise NotImplementedError(f"{name} is a C++ kernel for the CPU; {remedy}")
 
 
 def _check_device(x: torch.Tensor) -> None:
@@ -243,8 +237,12 @@ def _empty_like(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x, memory_format=layouts.memory_format(x))
 
 
-def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return values.view(1, -1, *[1] * (like.dim() - 2))
+def _per_channel(values: torch.Tensor, dimensions: int) -> torch.Tensor:
+    return values.view(1, -1, *[1] * (dimensions - 2))
+
+
+def _kernels(x: torch.Tensor) -> ModuleType:
+    return cpp_kernels if x.device.type == "cpu" else triton_kernels
 
 
 _LIBRARY = torch.library.Library("fused_bias", "DEF")
@@ -269,7 +267,7 @@ def _operator(schema: str, *, keys: tuple[str, ...] = ("CPU", "CUDA")) -> Callab
 @_operator("bias_relu(Tensor x, Tensor bias) -> Tensor")
 def _bias_relu(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     x, out = _dense(x), _empty_like(x)
-    (cpp_kernels if x.device.type == "cpu" else triton_kernels).bias_relu(x, bias, out)
+    _kernels(x).bias_relu(x, bias, out)
     return out
 
 
@@ -283,29 +281,27 @@ def _bias_relu_(x: torch.Tensor, bias: torch.Tensor) -> None:
     bias_bytes = ((len(bias) - 1) * bias.stride(0) + 1) * bias.element_size()
     if bias.data_ptr() < x.data_ptr() + x.nbytes and x.data_ptr() < bias.data_ptr() + bias_bytes:
         bias = bias.clone()
-    (cpp_kernels if x.device.type == "cpu" else triton_kernels).bias_relu(x, bias, x)
+    _kernels(x).bias_relu(x, bias, x)
     if not x.is_inference():
         torch.autograd.graph.increment_version(x)  # what autograd saved of x is no longer there
 
 
 @_operator("bias_gradient(Tensor grad) -> Tensor")
 def _bias_gradient(grad: torch.Tensor) -> torch.Tensor:
-    kernels = cpp_kernels if grad.device.type == "cpu" else triton_kernels
-    return kernels.bias_gradient(_dense(grad))
+    return _kernels(grad).bias_gradient(_dense(grad))
 
 
 @_operator("relu_bias_backward(Tensor grad, Tensor y) -> (Tensor, Tensor)")
 def _relu_bias_backward(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     y = _dense(y)
     grad_x = _empty_like(y)
-    kernels = cpp_kernels if y.device.type == "cpu" else triton_kernels
-    return grad_x, kernels.relu_bias_backward(layouts.dense_like(grad, y), y, grad_x)
+    return grad_x, _kernels(y).relu_bias_backward(layouts.dense_like(grad, y), y, grad_x)
 
 
 @_operator("bias_relu_pool(Tensor x, Tensor bias) -> (Tensor, Tensor)", keys=("CPU",))
 def _bias_relu_pool(x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     x = _dense(x)
-    pooled, place = _pooled_like(x)
+    pooled, place = _pooled_like(x, x.shape[1], layouts.memory_format(x))
     cpp_kernels.bias_relu_pool(x, bias, pooled, place)
     return pooled, place
 
@@ -324,12 +320,13 @@ def _bias_relu_pool_backward(
     )
 
 
-def _pooled_like(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    shape, layout = (*x.shape[:2], x.shape[2] // 2, x.shape[3] // 2), layouts.memory_format(x)
-    return (
-        torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout),
-        torch.empty(shape, dtype=torch.uint8, device=x.device, memory_format=layout),
-    )
+def _pooled_like(
+    x: torch.Tensor, channels: int, layout: torch.memory_format
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return room for the pooled ``x``, of ``channels``, and for the place of each number."""
+    shape = (x.shape[0], channels, x.shape[2] // 2, x.shape[3] // 2)
+    pooled = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
+    return pooled, torch.empty_like(pooled, dtype=torch.uint8)
 
 
 def _unpooled_like(
@@ -362,19 +359,18 @@ def _outputs_of_layer(
     tiled: bool,  # noqa: ARG001
     places: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    shape = (x.shape[0], weight.shape[0], x.shape[2] // 2, x.shape[3] // 2)
-    pooled = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    return pooled, torch.empty_like(pooled, dtype=torch.uint8) if places else pooled.new_empty(
-        0, dtype=torch.uint8
-    )
+    pooled, place = _pooled_like(x, weight.shape[0], torch.channels_last)
+    return pooled, place if places else place.new_empty(0)
 
 
 _FAKES: dict[str, Callable[..., object]] = {
-    "bias_relu": lambda x, bias: _empty_like(_dense(x)),  # noqa: ARG005
+    "bias_relu": lambda x, bias: _empty_like(x),  # noqa: ARG005
     "bias_relu_": lambda x, bias: None,  # noqa: ARG005
     "bias_gradient": lambda grad: grad.new_empty(grad.shape[1]),
-    "relu_bias_backward": lambda grad, y: (_empty_like(_dense(y)), grad.new_empty(grad.shape[1])),
-    "bias_relu_pool": lambda x, bias: _pooled_like(_dense(x)),  # noqa: ARG005
+    "relu_bias_backward": lambda grad, y: (_empty_like(y), grad.new_empty(grad.shape[1])),
+    "bias_relu_pool": lambda x, bias: _pooled_like(  # noqa: ARG005
+        x, x.shape[1], layouts.memory_format(x)
+    ),
     "bias_relu_pool_backward": lambda grad, place, height, width: (
         _unpooled_like(grad, place, height, width),
         grad.new_empty(grad.shape[1]),
@@ -393,7 +389,7 @@ def _backward_of_bias_relu(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, 
     return _relu_bias_backward(grad, *ctx.saved_tensors)
 
 
-def _keep_y(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: Any) -> None:  # noqa: ARG001
+def _keep_second_input(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
     ctx.save_for_backward(inputs[1])
 
 
@@ -401,7 +397,7 @@ def _backward_of_backward(
     ctx: Any, grad_x: torch.Tensor, grad_bias: torch.Tensor
 ) -> tuple[torch.Tensor, None]:
     (y,) = ctx.saved_tensors
-    both = grad_x + _per_channel(grad_bias, y)
+    both = grad_x + _per_channel(grad_bias, y.dim())
     return both.masked_fill(y <= 0, 0), None
 
 
@@ -410,7 +406,7 @@ def _keep_shape(ctx: Any, inputs: tuple[torch.Tensor], output: Any) -> None:  # 
 
 
 def _backward_of_bias_gradient(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-    return grad.view(1, -1, *[1] * (len(ctx.shape) - 2)).expand(ctx.shape)
+    return _per_channel(grad, len(ctx.shape)).expand(ctx.shape)
 
 
 def _keep_place(
@@ -430,15 +426,11 @@ def _backward_of_pool_backward(
 ) -> tuple[torch.Tensor, None, None, None]:
     (place,) = ctx.saved_tensors
     rows, columns = place.shape[2:]
-    both = grad_x[:, :, : 2 * rows, : 2 * columns] + _per_channel(grad_bias, grad_x)
+    both = grad_x[:, :, : 2 * rows, : 2 * columns] + _per_channel(grad_bias, 4)
     # 4 x (N, C, H // 2, W // 2), one for each place in a window
     four = [both[:, :, row::2, column::2] for row in range(2) for column in range(2)]
     four.append(torch.zeros_like(four[0]))  # place 4: nothing passes the ReLU
     return torch.stack(four).gather(0, place.long().unsqueeze(0)).squeeze(0), None, None, None
-
-
-def _keep_input_place(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
-    ctx.save_for_backward(inputs[1])
 
 
 def _keep_layer(
@@ -456,7 +448,7 @@ def _keep_layer(
 def _backward_of_layer(ctx: Any, grad: torch.Tensor, _: object) -> tuple[torch.Tensor | None, ...]:
     x, weight, place = ctx.saved_tensors
     passed, grad_bias = _bias_relu_pool_backward(grad, place, *x.shape[2:])
-    mask, ones = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False], [1, 1]
+    mask, ones = [*ctx.needs_input_grad[:2], False], [1, 1]
     grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
         passed, x, weight, None, ones, ones, ones, False, [0, 0], 1, mask
     )
@@ -465,10 +457,10 @@ def _backward_of_layer(ctx: Any, grad: torch.Tensor, _: object) -> tuple[torch.T
 
 _GRADIENTS: dict[str, tuple[Callable[..., object], Callable[..., None]]] = {
     "bias_relu": (_backward_of_bias_relu, _keep_output),
-    "relu_bias_backward": (_backward_of_backward, _keep_y),
+    "relu_bias_backward": (_backward_of_backward, _keep_second_input),
     "bias_gradient": (_backward_of_bias_gradient, _keep_shape),
     "bias_relu_pool": (_backward_of_pool, _keep_place),
-    "bias_relu_pool_backward": (_backward_of_pool_backward, _keep_input_place),
+    "bias_relu_pool_backward": (_backward_of_pool_backward, _keep_second_input),
     "conv_bias_relu_pool": (_backward_of_layer, _keep_layer),
 }
 for _name, (_backward, _setup) in _GRADIENTS.items():
@@ -489,6 +481,4 @@ class _InPlace(torch.autograd.Function):
         ctx.save_for_backward(x)
         return x
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return _relu_bias_backward(grad, *ctx.saved_tensors)
+    backward = staticmethod(_backward_of_bias_relu)

@@ -42,7 +42,7 @@ def bias_relu(x: torch.Tensor, bias: torch.Tensor, out: torch.Tensor) -> None:
 
 def bias_gradient(grad: torch.Tensor) -> torch.Tensor:
     """Return the sums (C,) of a dense ``grad``."""
-    return _sums(grad, None, None)
+    return _sums(grad, grad, grad, relu=False)
 
 
 def relu_bias_backward(grad: torch.Tensor, y: torch.Tensor, grad_x: torch.Tensor) -> torch.Tensor:
@@ -51,32 +51,29 @@ def relu_bias_backward(grad: torch.Tensor, y: torch.Tensor, grad_x: torch.Tensor
 
     All three have one dense layout.
     """
-    return _sums(grad, y, grad_x)
+    return _sums(grad, y, grad_x, relu=True)
 
 
-def _sums(grad: torch.Tensor, y: torch.Tensor | None, grad_x: torch.Tensor | None) -> torch.Tensor:
+def _sums(grad: torch.Tensor, y: torch.Tensor, grad_x: torch.Tensor, *, relu: bool) -> torch.Tensor:
+    """Return the sums of ``grad``; ``y`` and ``grad_x`` are used with ``relu`` alone."""
     _check_device(grad)
     outer, channels, inner = layouts.split(grad)
     wide = torch.float64 if grad.dtype == torch.float64 else torch.float32
     total = torch.zeros(channels, dtype=wide, device=grad.device)
     if not grad.numel():
         return total.to(grad.dtype)
-    tensors = (grad, grad if y is None else y, grad if grad_x is None else grad_x)
     parts = parts_of(outer, channels, inner)
     partial = torch.empty(parts, channels, dtype=wide, device=grad.device)
+    if inner > 1:
+        kernel, grid = programs().channel_sums, (channels, parts)
+        counts: tuple[int, ...] = (outer * inner, channels, inner)
+        sizes = {"BLOCK": BLOCK}
+    else:
+        kernel, grid = programs().row_sums, (math.ceil(channels / CHANNELS), parts)
+        counts = (outer, channels)
+        sizes = {"ROWS": BLOCK // CHANNELS, "CHANNELS": CHANNELS}
     with _on(grad):
-        if inner > 1:
-            grid, sizes = (channels, parts), {"BLOCK": BLOCK}
-            counts = (outer * inner, channels, inner)
-            programs().channel_sums[grid](*tensors, partial, *counts, RELU=y is not None, **sizes)
-        else:
-            grid, sizes = (
-                (math.ceil(channels / CHANNELS), parts),
-                {"ROWS": BLOCK // CHANNELS, "CHANNELS": CHANNELS},
-            )
-            programs().row_sums[grid](
-                *tensors, partial, outer, channels, RELU=y is not None, **sizes
-            )
+        kernel[grid](grad, y, grad_x, partial, *counts, RELU=relu, **sizes)
         programs().add_parts[(channels,)](partial, total, parts, channels, BLOCK=PROGRAMS)
     return total.to(grad.dtype)
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from helpers.checks import choice
 from helpers.studies.fused_bias import (
     _cpp_kernels as cpp_kernels,
     _layouts as layouts,
@@ -21,7 +22,7 @@ from helpers.studies.fused_bias import (
 Layer = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 Reduction = Callable[[torch.Tensor], torch.Tensor]
 
-_PAD = 1
+_ONES = [1, 1]  # the stride, the padding and the dilation of each convolution
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,7 @@ def layer(variant: str) -> Layer:
     do not fit, and what the kernels raise (MissingToolError without a compiler for "broadcast" and
     "one-pass" on a CPU).
     """
-    if variant not in VARIANTS:
-        raise ValueError(f"there is no variant {variant!r}; there are {', '.join(VARIANTS)}")
-    compute = _FUNCTIONS[variant]
+    compute = _FUNCTIONS[choice("variant", variant, VARIANTS)]
 
     def checked_layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         layouts.check_layer(x, weight, bias)
@@ -92,11 +91,11 @@ def gradients(
     requires none, as in a network's first layer. Raises as :func:`layer`.
     """
     weight, bias = (tensor.detach().requires_grad_() for tensor in (weight, bias))
-    inputs = [weight, bias, *([x] if x.requires_grad else [])]
+    inputs = (weight, bias, x) if x.requires_grad else (weight, bias)
     with torch.enable_grad():
         y = layer(variant)(x, weight, bias)
-    computed = torch.autograd.grad(y, inputs, grad_output)
-    return Gradients(computed[2] if x.requires_grad else None, computed[0], computed[1])
+    of_weight, of_bias, *of_x = torch.autograd.grad(y, inputs, grad_output)
+    return Gradients(of_x[0] if of_x else None, of_weight, of_bias)
 
 
 def reduction(name: str) -> Reduction:
@@ -116,9 +115,7 @@ def reduction(name: str) -> Reduction:
     Raises ValueError for another name; when called, TypeError or ValueError for what is no (N, C,
     H, W). Lesson 18.
     """
-    if name not in REDUCTIONS:
-        raise ValueError(f"there is no reduction {name!r}; there are {', '.join(REDUCTIONS)}")
-    compute = _REDUCTIONS[name]
+    compute = _REDUCTIONS[choice("name", name, REDUCTIONS)]
 
     def checked_reduction(grad: torch.Tensor) -> torch.Tensor:
         layouts.check_values(grad, "grad")
@@ -163,7 +160,7 @@ def missing(variant: str, device: str | torch.device = "cpu") -> str:
 def _convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    return functional.conv2d(x, weight, bias, padding=_PAD)
+    return functional.conv2d(x, weight, bias, padding=1)
 
 
 def _separate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -197,13 +194,11 @@ class _PostOp(torch.autograd.Function):
     def forward(
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
     ) -> torch.Tensor:
-        pad, ones = [_PAD, _PAD], [1, 1]
+        sizes = (_ONES, _ONES, _ONES, 1)  # the last one are the groups
         if x.device.type == "cuda":
-            y = torch.cudnn_convolution_relu(x, weight, bias, ones, pad, ones, 1)
+            y = torch.cudnn_convolution_relu(x, weight, bias, *sizes)
         else:
-            y = torch.ops.mkldnn._convolution_pointwise(
-                x, weight, bias, pad, ones, ones, 1, "relu", [], ""
-            )
+            y = torch.ops.mkldnn._convolution_pointwise(x, weight, bias, *sizes, "relu", [], "")
         ctx.save_for_backward(x, weight, y)
         return y
 
@@ -213,9 +208,9 @@ class _PostOp(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
         x, weight, y = ctx.saved_tensors
         masked_grad = torch.ops.aten.threshold_backward(grad, y, 0)
-        pad, ones, mask = [_PAD, _PAD], [1, 1], [ctx.needs_input_grad[0], True, True]
+        mask = [ctx.needs_input_grad[0], True, True]
         return torch.ops.aten.convolution_backward(
-            masked_grad, x, weight, [len(weight)], ones, pad, ones, False, [0, 0], 1, mask
+            masked_grad, x, weight, [len(weight)], _ONES, _ONES, _ONES, False, [0, 0], 1, mask
         )
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -73,126 +74,96 @@ def draw_kernels(programs: Mapping[str, Sequence[Kernel]], *, title: str = "") -
     }
     if not kernels_by_program or not all(kernels_by_program.values()):
         raise ValueError("nothing to draw: give at least one program, and each at least one Kernel")
-    touched = [
-        [tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.writes)]
-        for kernels in kernels_by_program.values()
-    ]
-    tensors = dict.fromkeys(itertools.chain.from_iterable(touched))
-    rooms = {
-        tensor: max(0.94, _ARROW_IN * max(names.count(tensor) for names in touched))
-        for tensor in tensors
-    }
-    drawing = _Program(rooms)
-    width_in = (
-        0.24
-        + len(kernels_by_program) * drawing.width_in
-        + (len(kernels_by_program) - 1) * _PANEL_GAP_IN
-    )
-    rows = max(len(drawing.rows(kernels)) for kernels in kernels_by_program.values())
-    figure, axes = paper(width_in, 2.75 + _KERNEL_IN * rows, title=title)
+    most: Counter[str] = Counter()  # the arrows of a tensor in the panel with most of them
+    for kernels in kernels_by_program.values():
+        most |= _count_arrows(kernels)
+    middles, right = {}, 0.1  # of each tensor's part, from the panel's left edge
+    for tensor, count in most.items():
+        room = max(0.94, _ARROW_IN * count)
+        middles[tensor] = right + room / 2
+        right += room
+    panel_in = right + 0.1
+    step_in = panel_in + _PANEL_GAP_IN
+    arrows = [_place_arrows(kernels, middles) for kernels in kernels_by_program.values()]
+    rows = [_choose_rows(of_program) for of_program in arrows]
+    width_in = 0.24 + len(rows) * step_in - _PANEL_GAP_IN
+    height_in = 2.75 + _KERNEL_IN * (1 + max(map(max, rows)))
+    figure, axes = paper(width_in, height_in, title=title)
     for panel, (name, kernels) in enumerate(kernels_by_program.items()):
-        left = 0.12 + panel * (drawing.width_in + _PANEL_GAP_IN)
+        left = 0.12 + panel * step_in
         moved = units.text(sum(kernel.moved_bytes for kernel in kernels), "B")
         write(axes, left, 0.25, f"{name}: {moved} moved", ha="left", bold=True, size=12)
-        drawing.draw(axes, left, kernels)
+        box(axes, left, 0.5, panel_in, 0.78, colour=EMPTY)
+        write(axes, left + 0.1, 0.63, "memory", ha="left", size=9.5, colour=QUIET)
+        for tensor in _count_arrows(kernels):
+            box(axes, left + middles[tensor] - 0.4, 0.8, 0.8, 0.36, tensor, colour=DATA)
+        for row, kernel, of_kernel in sorted(
+            zip(rows[panel], kernels, arrows[panel], strict=True), key=itemgetter(0)
+        ):
+            _draw_kernel(axes, left, 2.55 + _KERNEL_IN * row, kernel.name, of_kernel)
     return figure
 
 
-@dataclass(frozen=True)
-class _Program:
-    """The positions of a program's tensors, arrows and kernels in its panel."""
+class _Arrow(NamedTuple):
+    """A read or a write of ``size`` bytes, ``x`` inches from the panel's left edge."""
 
-    rooms_in: Mapping[str, float]  # the width of each tensor's part
+    x: float
+    size: int
+    is_read: bool
 
-    @property
-    def width_in(self) -> float:
-        return sum(self.rooms_in.values()) + 0.2
 
-    def middle(self, tensor: str) -> float:
-        """Return the middle of the tensor's part, from the panel's left edge."""
-        before = itertools.takewhile(lambda name: name != tensor, self.rooms_in)
-        return 0.1 + sum(self.rooms_in[name] for name in before) + self.rooms_in[tensor] / 2
+def _count_arrows(kernels: Sequence[Kernel]) -> Counter[str]:
+    """Return the number of reads and writes of each tensor, in the order of the first ones."""
+    return Counter(tensor for kernel in kernels for tensor in (*kernel.reads, *kernel.writes))
 
-    def arrows(self, kernels: Sequence[Kernel]) -> list[list[tuple[float, str, int, bool]]]:
-        """Return the arrows of each kernel as (x, tensor, bytes, whether it is a read), side by
-        side per tensor.
-        """
-        accesses = [
-            [
-                (tensor, size, sizes is kernel.reads)
-                for sizes in (kernel.reads, kernel.writes)
-                for tensor, size in sizes.items()
-            ]
-            for kernel in kernels
-        ]
-        totals = Counter(tensor for row in accesses for tensor, *_ in row)
-        before: Counter[str] = Counter()  # arrows of each tensor so far
-        arrows = []
-        for row in accesses:
-            arrows_of_kernel = []
-            for tensor, size, read in row:
+
+def _place_arrows(kernels: Sequence[Kernel], middles: Mapping[str, float]) -> list[list[_Arrow]]:
+    """Return the arrows of each kernel, those of a tensor side by side around its middle."""
+    totals = _count_arrows(kernels)
+    before: Counter[str] = Counter()  # arrows of each tensor so far
+    arrows = []
+    for kernel in kernels:
+        of_kernel = []
+        for sizes in (kernel.reads, kernel.writes):
+            for tensor, size in sizes.items():
                 shift = _ARROW_IN * (before[tensor] - (totals[tensor] - 1) / 2)
                 before[tensor] += 1
-                arrows_of_kernel.append((self.middle(tensor) + shift, tensor, size, read))
-            arrows.append(arrows_of_kernel)
-        return arrows
+                of_kernel.append(_Arrow(middles[tensor] + shift, size, sizes is kernel.reads))
+        arrows.append(of_kernel)
+    return arrows
 
-    def rows(self, kernels: Sequence[Kernel]) -> list[list[int]]:
-        """Return the indices of the kernels in each row, in as few rows as keep them apart."""
-        spans = [
-            (min(x for x, *_ in arrows), max(x for x, *_ in arrows))
-            for arrows in self.arrows(kernels)
-        ]
-        rows: list[list[int]] = []
-        for index, (begin, end) in enumerate(spans):
-            free = (
-                row
-                for row in rows
-                if all(
-                    end < spans[neighbour][0] or spans[neighbour][1] < begin for neighbour in row
-                )
-            )
-            row = next(free, None)
-            if row is None:
-                rows.append([index])
-            else:
-                row.append(index)
-        return rows
 
-    def draw(self, axes: Axes, left: float, kernels: Sequence[Kernel]) -> None:
-        """Draw the memory with its tensors, the kernels, and the arrows between."""
-        arrows = self.arrows(kernels)
-        box(axes, left, 0.5, self.width_in, 0.78, colour=EMPTY)
-        write(axes, left + 0.1, 0.63, "memory", ha="left", size=9.5, colour=QUIET)
-        for tensor in dict.fromkeys(tensor for row in arrows for _, tensor, *_ in row):
-            box(axes, left + self.middle(tensor) - 0.4, 0.8, 0.8, 0.36, tensor, colour=DATA)
-        for row, indices in enumerate(self.rows(kernels)):
-            for kernel in indices:
-                low = 2.55 + _KERNEL_IN * row
-                begin, end = (f(x for x, *_ in arrows[kernel]) for f in (min, max))
-                box(
-                    axes,
-                    left + begin - 0.24,
-                    low,
-                    end - begin + 0.48,
-                    0.42,
-                    kernels[kernel].name,
-                    colour=COMPUTING,
-                    bold=True,
-                )
-                for x, _, size, read in arrows[kernel]:
-                    ends = [(left + x, 1.32), (left + x, low - 0.03)]
-                    arrow(axes, *(ends if read else ends[::-1]))
-                    axes.text(
-                        left + x,
-                        1.92,
-                        f"{'read' if read else 'write'}\n{units.text(size, 'B')}",
-                        fontsize=9,
-                        ha="center",
-                        va="center",
-                        color=INK,
-                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-                    )
+def _choose_rows(arrows: Sequence[Sequence[_Arrow]]) -> list[int]:
+    """Return the row of each kernel: the first in which no other one stands across its arrows."""
+    spans = [(min(of_kernel)[0], max(of_kernel)[0]) for of_kernel in arrows]
+    rows: list[int] = []
+    for begin, end in spans:
+        taken = {
+            row
+            for row, other in zip(rows, spans, strict=False)
+            if begin <= other[1] and other[0] <= end
+        }
+        rows.append(next(row for row in itertools.count() if row not in taken))
+    return rows
+
+
+def _draw_kernel(axes: Axes, left: float, top: float, name: str, arrows: Sequence[_Arrow]) -> None:
+    begin, end = min(arrows)[0], max(arrows)[0]
+    width = end - begin + 0.48
+    box(axes, left + begin - 0.24, top, width, 0.42, name, colour=COMPUTING, bold=True)
+    for x, size, is_read in arrows:
+        ends = [(left + x, 1.32), (left + x, top - 0.03)]
+        arrow(axes, *(ends if is_read else ends[::-1]))
+        axes.text(
+            left + x,
+            1.92,
+            f"{'read' if is_read else 'write'}\n{units.text(size, 'B')}",
+            fontsize=9,
+            ha="center",
+            va="center",
+            color=INK,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+        )
 
 
 def pass_frames(values: int = 8) -> list[Figure]:
@@ -213,7 +184,7 @@ def _draw_passes(count: int, visits: int) -> Figure:
     for lane, rounds in enumerate(_ROUNDS.values()):
         for element in range(count):
             passes = sum(visits > element + count * number for number in range(rounds))
-            state = passes if rounds == 2 else 2 * passes
+            state = 2 // rounds * passes
             axes.barh(lane, 0.92, 0.7, element, color=colours[state], edgecolor="#666666")
             axes.text(element + 0.46, lane, _STATES[state], ha="center", va="center")
     axes.set_yticks(range(len(_ROUNDS)), list(_ROUNDS))
@@ -260,14 +231,8 @@ def draw_busy(blocks: int, *, multiprocessors: int, title: str) -> Figure:
     figure, axes = paper(width_in, 0.62 + _SQUARE_IN * rows, title=title)
     for number in range(count):
         row, column = divmod(number, _SQUARES_PER_ROW)
-        box(
-            axes,
-            0.12 + _SQUARE_IN * column,
-            0.1 + _SQUARE_IN * row,
-            _SQUARE_IN - 0.06,
-            _SQUARE_IN - 0.06,
-            colour=COMPUTING if number < busy else EMPTY,
-        )
+        left, top, side = 0.12 + _SQUARE_IN * column, 0.1 + _SQUARE_IN * row, _SQUARE_IN - 0.06
+        box(axes, left, top, side, side, colour=COMPUTING if number < busy else EMPTY)
     states = {f"busy: {busy}": (COMPUTING, "none"), f"idle: {count - busy}": (EMPTY, "none")}
     keys(axes, 0.17, 0.25 + _SQUARE_IN * rows, states)
     return figure

@@ -58,18 +58,18 @@ class DeviceArray:
     the rows. Lesson 03.
     """
 
+    space: str
+
     def __init__(
         self,
         name: str,
         shape: tuple[int, ...],
         running: RunningThread,
-        *,
         values: words[float],
-        address: int,
-        space: str,
+        address: int = 0,
     ) -> None:
-        self.name, self.shape, self.space = name, shape, space
-        self.values, self._running, self._address = values, running, address
+        self.name, self.shape, self.values = name, shape, values
+        self._running, self._address = running, address
         # interval, thread, whether it stored
         self._last: dict[int, tuple[int, ThreadNumber, bool]] = {}
 
@@ -117,14 +117,13 @@ class DeviceArray:
         """
         element, running = self._number(index), self._running
         interval, thread, stored = self._last.get(element, (-1, running.thread, False))
-        if interval == running.interval:
-            if thread != running.thread:
-                if stores or stored:
-                    raise self._race(element, thread, stores=stores, stored=stored)
-                thread = _SEVERAL
-            stored = stored or stores
-        else:
-            thread, stored = running.thread, stores
+        if interval != running.interval:
+            thread, stored = running.thread, False
+        elif thread != running.thread:
+            if stores or stored:
+                raise self._race(element, thread, stores=stores, stored=stored)
+            thread = _SEVERAL
+        stored = stored or stores
         self._last[element] = (running.interval, thread, stored)
         running.accesses.append(Access(place, self, stores, self._address + WORD_BYTES * element))
         return element
@@ -196,19 +195,24 @@ def _verb(stores: bool) -> str:
 class GlobalArray(DeviceArray):
     """An array in the GPU's memory, which all blocks see; no barrier orders two blocks."""
 
+    space = "global"
+
     def __init__(
         self,
         name: str,
         shape: tuple[int, ...],
         running: RunningThread,
-        *,
         values: words[float],
         address: int,
     ) -> None:
-        super().__init__(name, shape, running, values=values, address=address, space="global")
+        super().__init__(name, shape, running, values, address)
         self._loaded_by: dict[int, tuple[int, int]] = {}
         self._stored_by: dict[int, tuple[int, int]] = {}
-        self.is_stored = False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether a thread has stored an element."""
+        return bool(self._stored_by)
 
     def _check_load(self, element: int) -> None:
         block = self._running.thread[:2]
@@ -222,7 +226,6 @@ class GlobalArray(DeviceArray):
             element, self._stored_by.setdefault(element, block), stores=True, stored=True
         )
         self._check_blocks(element, self._loaded_by.get(element, block), stores=True, stored=False)
-        self.is_stored = True
 
     def _check_blocks(
         self, element: int, other_block: tuple[int, int], *, stores: bool, stored: bool
@@ -239,10 +242,12 @@ class GlobalArray(DeviceArray):
 class SharedArray(DeviceArray):
     """An array in a block's shared memory, empty at first."""
 
+    space = "shared"
+
     def __init__(self, name: str, shape: tuple[int, ...], running: RunningThread) -> None:
-        empty = words("f", [math.nan]) * math.prod(shape)
-        super().__init__(name, shape, running, values=empty, address=0, space="shared")
-        self._filled = bytearray(math.prod(shape))
+        size = math.prod(shape)
+        super().__init__(name, shape, running, words("f", [math.nan]) * size)
+        self._filled = bytearray(size)
 
     def _check_load(self, element: int) -> None:
         if not self._filled[element]:

@@ -12,7 +12,6 @@ Counted are requests as the warps make them, before any cache. Lesson 03.
 from __future__ import annotations
 
 import inspect
-import math
 from array import array as words
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -95,11 +94,6 @@ class ArrayCounts(Record):
         """Sectors per request, 4 at best if all lanes take different words."""
         return self.sectors / self.requests
 
-    @property
-    def passes_per_request(self) -> float:
-        """Passes per request, 1 at best."""
-        return self.passes / self.requests
-
 
 class Launch(Record):
     """A kernel that ran on simulated warps: its parts, and a row of ``counts`` for each array and
@@ -121,11 +115,6 @@ class Launch(Record):
     def loads(self) -> int:
         """Requests that load."""
         return sum(row.requests for row in self.counts if row.access == "load")
-
-    @property
-    def stores(self) -> int:
-        """Requests that store."""
-        return sum(row.requests for row in self.counts if row.access == "store")
 
     @property
     def sectors(self) -> int:
@@ -226,9 +215,9 @@ class _Block:
                 f"shared array {name!r} has the shape {shape}, but it must have one or two sizes, "
                 "each a whole number above 0"
             )
-        array = self.arrays.get(name)
-        if array is None:
-            array = self.arrays[name] = SharedArray(name, shape, self.running)
+        if name not in self.arrays:
+            self.arrays[name] = SharedArray(name, shape, self.running)
+        array = self.arrays[name]
         if array.shape != shape:
             raise KernelError(
                 f"{thread_name(self.running.thread)} takes shared array {name!r} with the shape "
@@ -239,7 +228,7 @@ class _Block:
     @property
     def shared_bytes(self) -> int:
         """The shared memory of the block."""
-        return WORD_BYTES * sum(math.prod(array.shape) for array in self.arrays.values())
+        return WORD_BYTES * sum(len(array.values) for array in self.arrays.values())
 
 
 @dataclass(eq=False)
@@ -322,6 +311,7 @@ def launch(
     values, arrays = _place_arguments(kernel, arguments, running)
     requests: list[Request] = []
     barriers = shared_bytes = 0
+    block_warps = -(-width * height // WARP_LANES)
     block_indices = [(x, y) for y in range(rows) for x in range(columns)]
     for number, (x, y) in enumerate(console.track(block_indices, "running thread blocks")):
         current_block = _Block(running)
@@ -329,7 +319,7 @@ def launch(
             _lane(kernel, values, Thread(x, y, i % width, i // width, width, height, current_block))
             for i in range(width * height)
         ]
-        first_warp = number * -(-len(lanes) // WARP_LANES)
+        first_warp = number * block_warps
         barriers = max(
             barriers, _run_block(lanes, running, first_warp=first_warp, requests=requests)
         )
@@ -337,10 +327,11 @@ def launch(
     for argument, array in arrays:
         if array.is_stored:
             argument[...] = np.array(array.values, dtype=argument.dtype).reshape(argument.shape)
+    blocks = len(block_indices)
     return Launch(
-        blocks=len(block_indices),
-        threads=len(block_indices) * width * height,
-        warps=len(block_indices) * -(-width * height // WARP_LANES),
+        blocks=blocks,
+        threads=blocks * width * height,
+        warps=blocks * block_warps,
         barriers=barriers,
         shared_bytes=shared_bytes,
         counts=_count_requests(requests),
@@ -370,9 +361,9 @@ def _place_arguments(
         if not isinstance(argument, list) and not getattr(argument, "shape", ()):
             values.append(argument)
             continue
-        _check_array(name, argument, [(array.name, argument) for argument, array in arrays])
+        _check_array(name, argument, arrays)
         elements = words(_CODES[argument.dtype.name], argument.ravel().tolist())
-        array = GlobalArray(name, argument.shape, running, values=elements, address=address)
+        array = GlobalArray(name, argument.shape, running, elements, address)
         values.append(array)
         arrays.append((argument, array))
         address += -(-argument.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
@@ -403,7 +394,7 @@ def _names(kernel: Callable[..., Any], arguments: Sequence[Any]) -> list[str]:
     ]
 
 
-def _check_array(name: str, array: Any, earlier: Sequence[tuple[str, np.ndarray]]) -> None:
+def _check_array(name: str, array: Any, earlier: Sequence[tuple[np.ndarray, GlobalArray]]) -> None:
     if not isinstance(array, np.ndarray):
         raise TypeError(
             f"{name} is a {type(array).__name__}; give a NumPy array of float32 or int32, for "
@@ -424,15 +415,12 @@ def _check_array(name: str, array: Any, earlier: Sequence[tuple[str, np.ndarray]
             f"{name} is not stored row by row, so its addresses would be others; give "
             f"np.ascontiguousarray({name})"
         )
-    shared_name = next(
-        (earlier_name for earlier_name, values in earlier if np.may_share_memory(values, array)),
-        None,
-    )
-    if shared_name is not None:
-        raise ValueError(
-            f"{name} and {shared_name} share memory, but each array must have its own; give a copy "
-            "of one"
-        )
+    for values, other in earlier:
+        if np.may_share_memory(values, array):
+            raise ValueError(
+                f"{name} and {other.name} share memory, but each array must have its own; give a "
+                "copy of one"
+            )
 
 
 def _lane(kernel: Callable[..., Any], values: Sequence[Any], thread: Thread) -> _Lane:

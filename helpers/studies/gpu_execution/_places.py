@@ -63,14 +63,15 @@ def _layout(code: CodeType) -> _Layout:
         if "JUMP_BACKWARD" in jump.opname and not jump.opname.endswith("NO_INTERRUPT"):
             end_of_loop[jump.argval] = max(end_of_loop.get(jump.argval, 0), jump.offset)
     loops = []
-    for begin, end in sorted(end_of_loop.items(), key=lambda item: (item[0], -item[1])):
+    for begin, end in sorted(end_of_loop.items()):
         lines = [
             instruction.positions.lineno
             for instruction in instructions
-            if begin <= instruction.offset <= end and instruction.positions
+            if begin <= instruction.offset <= end
+            and instruction.positions
+            and instruction.positions.lineno is not None
         ]
-        known_lines = [line for line in lines if line is not None]
-        loops.append(_Loop(begin, end, min(known_lines), max(known_lines)))
+        loops.append(_Loop(begin, end, min(lines), max(lines)))
     return _Layout(code, tuple(loops), tuple(instruction.offset for instruction in instructions))
 
 
@@ -159,15 +160,12 @@ class Follower:
             if not layout.begins:  # the room's own code, which called the kernel
                 break
             offset = layout.begins[bisect_right(layout.begins, frame.f_lasti) - 1]
-            part: Place = (offset,)
-            if layout.loops:
-                iterations = self._frames[frame].iterations
-                for loop, iteration in zip(
-                    reversed(layout.loops), reversed(iterations), strict=True
-                ):
-                    if loop.begin <= offset <= loop.end:
-                        part = (loop.begin, iteration, *part)
-            place = part + place
+            part: Place = ()
+            iterations = self._frames[frame].iterations if layout.loops else ()
+            for loop, iteration in zip(layout.loops, iterations, strict=True):
+                if loop.begin <= offset <= loop.end:
+                    part += (loop.begin, iteration)
+            place = (*part, offset, *place)
             frame = frame.f_back
         return place
 

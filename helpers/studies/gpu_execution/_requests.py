@@ -85,13 +85,10 @@ def _lanes(addresses: Iterable[int], size_bytes: int) -> list[int]:
         whole_number(f"addresses[{lane}]", address, at_least=0)
         for lane, address in enumerate(raw_addresses)
     ]
-    misaligned = next(
-        (lane for lane, address in enumerate(lane_addresses) if address % size_bytes), None
-    )
-    if misaligned is not None:
-        raise ValueError(
-            f"addresses[{misaligned}]={lane_addresses[misaligned]} must be a multiple of the "
-            f"{size_bytes} bytes that a lane takes; give byte addresses, {size_bytes} times the "
-            "number of the element"
-        )
+    for lane, address in enumerate(lane_addresses):
+        if address % size_bytes:
+            raise ValueError(
+                f"addresses[{lane}]={address} must be a multiple of the {size_bytes} bytes that a "
+                f"lane takes; give byte addresses, {size_bytes} times the number of the element"
+            )
     return lane_addresses

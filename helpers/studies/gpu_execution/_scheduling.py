@@ -80,12 +80,9 @@ def run_scheduler(
     """
     whole_number("warps", warps, at_most=_MOST_TURNS)
     whole_number("rounds", rounds, at_least=2, at_most=_MOST_TURNS)
-    for name, value in {
-        "latency_cycles": latency_cycles,
-        "loads": loads,
-        "computing": computing,
-    }.items():
-        whole_number(name, value)
+    whole_number("latency_cycles", latency_cycles)
+    whole_number("loads", loads)
+    whole_number("computing", computing)
     if warps * rounds > _MOST_TURNS:
         raise ValueError(
             f"{warps:,} warps and {rounds:,} rounds are {warps * rounds:,} turns; give fewer, at "

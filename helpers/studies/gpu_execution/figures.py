@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
@@ -64,25 +66,15 @@ def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figu
         write(axes, 0.12, y + _NAME_IN / 2, name, ha="left", bold=True)
         y += _NAME_IN
         for request in group:
-            write(
-                axes,
-                _LEFT_IN - 0.1,
-                y + _ROW_IN / 2,
-                f"{request.access} {request.array}",
-                ha="right",
-            )
+            text = f"{request.access} {request.array}"
+            write(axes, _LEFT_IN - 0.1, y + _ROW_IN / 2, text, ha="right")
             for lane in range(WARP_LANES):
                 colour = COMPUTING if lane in request.lanes else WAITING
-                corner = _LEFT_IN + lane * _LANE_IN, y + 0.03
-                axes.add_patch(Rectangle(corner, _LANE_IN - 0.03, _ROW_IN - 0.06, facecolor=colour))
+                x = _LEFT_IN + lane * _LANE_IN
+                _fill(axes, x, y + 0.03, _LANE_IN - 0.03, _ROW_IN - 0.06, colour)
             y += _ROW_IN
         y += 0.1
-    keys(
-        axes,
-        _LEFT_IN,
-        y + 0.05,
-        {"takes part": (COMPUTING, COMPUTING), "is off": (WAITING, WAITING)},
-    )
+    _key(axes, _LEFT_IN, y + 0.05, "takes part", "is off")
     return figure
 
 
@@ -107,35 +99,18 @@ def draw_sectors(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure
     for name, group in touched.items():
         count = count_sectors(WORD_BYTES * word for word in words[name])
         write(axes, 0.12, top + _NAME_IN / 2, name, ha="left", bold=True)
-        write(
-            axes,
-            _LEFT_IN,
-            top + _NAME_IN / 2,
-            f"{count} sector{'s' if count > 1 else ''}",
-            ha="left",
-            colour=QUIET,
-        )
+        text = f"{count} sector{'s' if count > 1 else ''}"
+        write(axes, _LEFT_IN, top + _NAME_IN / 2, text, ha="left", colour=QUIET)
         top += _NAME_IN
         for index, sector in enumerate(group):
             row, column = divmod(index, _SECTORS_IN_ROW)
             for word in range(_SECTOR_WORDS):
                 is_used = sector * _SECTOR_WORDS + word in words[name]
-                corner = 0.12 + column * _SECTOR_IN + word * _WORD_IN, top + row * _SECTOR_ROW_IN
-                axes.add_patch(
-                    Rectangle(
-                        corner,
-                        _WORD_IN - 0.015,
-                        _SECTOR_ROW_IN - 0.06,
-                        facecolor=COMPUTING if is_used else WAITING,
-                    )
-                )
+                x, y = 0.12 + column * _SECTOR_IN + word * _WORD_IN, top + row * _SECTOR_ROW_IN
+                colour = COMPUTING if is_used else WAITING
+                _fill(axes, x, y, _WORD_IN - 0.015, _SECTOR_ROW_IN - 0.06, colour)
         top += _SECTOR_ROW_IN * (-(-len(group) // _SECTORS_IN_ROW)) + 0.14
-    keys(
-        axes,
-        0.12,
-        top + 0.08,
-        {"wanted": (COMPUTING, COMPUTING), "travels with it": (WAITING, WAITING)},
-    )
+    _key(axes, 0.12, top + 0.08, "wanted", "travels with it")
     return figure
 
 
@@ -148,11 +123,7 @@ def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
     above. Raises ValueError for no request or an empty one, and as :func:`bank_passes` does. Lesson
     03.
     """
-    _words(requests)
-    lanes = {
-        name: [int(address) // WORD_BYTES for address in group]
-        for name, group in _list_addresses(requests).items()
-    }
+    lanes = _words(requests)
     side, gap = _BANK_IN * BANKS, 0.5
     figure, axes = paper(max(_LEAST_IN, 0.35 + (side + gap) * len(lanes)), side + 1.4, title=title)
     for index, (name, words) in enumerate(lanes.items()):
@@ -162,29 +133,16 @@ def draw_banks(requests: Mapping[str, Iterable[int]], *, title: str) -> Figure:
         write(
             axes, left, 0.42, f"{passes} pass{'es' if passes > 1 else ''}", ha="left", colour=QUIET
         )
-        axes.add_patch(Rectangle((left, top), side, side, facecolor=EMPTY))
+        _fill(axes, left, top, side, side, EMPTY)
         first: dict[int, int] = {}
         for lane, word in enumerate(words):
             waits = first.setdefault(word % BANKS, word) != word
-            corner = left + word % BANKS * _BANK_IN, top + lane * _BANK_IN
-            axes.add_patch(
-                Rectangle(
-                    corner,
-                    _BANK_IN,
-                    _BANK_IN,
-                    facecolor=WAITING if waits else COMPUTING,
-                    edgecolor="white",
-                    linewidth=0.6,
-                )
-            )
+            x, y = left + word % BANKS * _BANK_IN, top + lane * _BANK_IN
+            colour = WAITING if waits else COMPUTING
+            _fill(axes, x, y, _BANK_IN, _BANK_IN, colour, edgecolor="white", linewidth=0.6)
         write(axes, left + side / 2, top + side + 0.16, "bank, 0 to 31", size=10, colour=QUIET)
     write(axes, 0.38, 0.62 + side / 2, "lane, 0 to 31", size=10, colour=QUIET, turned=True)
-    keys(
-        axes,
-        0.6,
-        side + 1.0,
-        {"first pass": (COMPUTING, COMPUTING), "a later pass": (WAITING, WAITING)},
-    )
+    _key(axes, 0.6, side + 1.0, "first pass", "a later pass")
     return figure
 
 
@@ -299,16 +257,9 @@ def draw_way(steps: Mapping[str, TransposeStep], *, least_s: float, title: str) 
             write(
                 axes, middle, top + _STEP_IN / 2, text, bold=is_new, colour=INK if is_new else QUIET
             )
-        axes.add_patch(
-            Rectangle((left, top + 0.06), scale * time_s, _STEP_IN - 0.12, facecolor=MEASURED)
-        )
-        write(
-            axes,
-            left + scale * time_s + 0.08,
-            top + _STEP_IN / 2,
-            f"{1e3 * time_s:.2f} ms",
-            ha="left",
-        )
+        length, text = scale * time_s, f"{1e3 * time_s:.2f} ms"
+        _fill(axes, left, top + 0.06, length, _STEP_IN - 0.12, MEASURED)
+        write(axes, left + length + 0.08, top + _STEP_IN / 2, text, ha="left")
         previous_counts = counts
     limit_x, bottom = left + scale * least_s, 0.6 + _STEP_IN * len(named_steps)
     axes.plot(
@@ -377,19 +328,24 @@ def explore_occupancy() -> None:
     )
 
 
-def _list_addresses(requests: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
-    groups = named("requests", requests, "byte addresses, one per lane")
-    return {
-        name: members(f"requests[{name!r}]", group, "byte addresses")
-        for name, group in groups.items()
-    }
+def _fill(
+    axes: Axes, left: float, top: float, width: float, height: float, colour: str, **style: Any
+) -> None:
+    axes.add_patch(Rectangle((left, top), width, height, facecolor=colour, **style))
 
 
-def _words(requests: Mapping[str, Iterable[int]]) -> dict[str, set[int]]:
-    """Return the words of each request, refused as :func:`sectors` refuses addresses, or because
-    there is none.
+def _key(axes: Axes, left: float, top: float, blue: str, grey: str) -> None:
+    keys(axes, left, top, {blue: (COMPUTING, COMPUTING), grey: (WAITING, WAITING)})
+
+
+def _words(requests: Mapping[str, Iterable[int]]) -> dict[str, list[int]]:
+    """Return the word of each lane of each request, refused as :func:`sectors` refuses addresses,
+    or because there is none.
     """
-    addresses = _list_addresses(requests)
+    addresses = {
+        name: members(f"requests[{name!r}]", group, "byte addresses")
+        for name, group in named("requests", requests, "byte addresses, one per lane").items()
+    }
     empty = next((name for name, group in addresses.items() if not sectors(group)), None)
     if empty is not None or not addresses:
         raise ValueError(
@@ -397,5 +353,5 @@ def _words(requests: Mapping[str, Iterable[int]]) -> dict[str, set[int]]:
             "the byte addresses of at least one lane, by a name"
         )
     return {
-        name: {int(address) // WORD_BYTES for address in group} for name, group in addresses.items()
+        name: [int(address) // WORD_BYTES for address in group] for name, group in addresses.items()
     }

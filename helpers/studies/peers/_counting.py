@@ -101,12 +101,10 @@ class PeerTable(Record):
 
     def errors(self) -> pd.DataFrame:
         """Return the errors as text, one row a model, one column a profiler."""
-        profilers = list(dict.fromkeys(count.profiler for count in self.counts))
-        models = list(dict.fromkeys(count.model for count in self.counts))
-        errors = {(count.profiler, count.model): count.error for count in self.counts}
-        return pd.DataFrame(
-            [[errors[name, model] for name in profilers] for model in models], models, profilers
-        )
+        errors: dict[str, dict[str, str]] = {}
+        for count in self.counts:
+            errors.setdefault(count.profiler, {})[count.model] = count.error
+        return pd.DataFrame(errors)
 
     def _missing_text(self) -> str:
         return f"not installed where this was recorded: {', '.join(self.not_installed) or 'none'}"

@@ -9,6 +9,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple, cast
 
 import torch
@@ -67,10 +68,8 @@ class DecoderStep:
     ) -> None:
         self.model = one_of("model", model, Decoder, _A_DECODER)
         one_of("memory", memory, CacheMemory, "the CacheMemory that serve is given")
-        self.page_tokens, self.clock = (
-            memory.page_tokens,
-            function("clock", clock, "such as time.perf_counter"),
-        )
+        self.page_tokens = memory.page_tokens
+        self.clock = function("clock", clock, "such as time.perf_counter")
         vocabulary = len(model.head.weight)
         self._words = [
             [
@@ -142,26 +141,18 @@ def ragged_step(
     only attention takes each request alone (selective batching; Yu and others, Orca, OSDI 2022).
     """
     page_tokens, sizes = cache.shape[3], list(batch.tokens)
-    ends = [start + count for start, count in zip(batch.starts, sizes, strict=True)]
-    positions = [
-        position
-        for start, end in zip(batch.starts, ends, strict=True)
-        for position in range(start, end)
-    ]
-    rows = [
-        row
-        for start, count, pages in zip(batch.starts, sizes, batch.tables, strict=True)
-        for row in _rows(pages, start, count, page_tokens)
-    ]
     tensor = functools.partial(torch.tensor, device=cache.device)
-    tables = [
-        tensor(list(pages[: -(-end // page_tokens)]))
-        for pages, end in zip(batch.tables, ends, strict=True)
-    ]
+    ends, tables = [], []
+    positions: list[int] = []
+    rows: list[int] = []
+    for start, count, pages in zip(batch.starts, sizes, batch.tables, strict=True):
+        end = start + count
+        ends.append(end)
+        positions += range(start, end)
+        rows += _rows(pages, start, count, page_tokens)
+        tables.append(tensor(list(pages[: -(-end // page_tokens)])))
     # (tokens, width)
-    x = model.tokens(
-        tensor([token for request_tokens in tokens for token in request_tokens])
-    ) + model.positions(tensor(positions))
+    x = model.tokens(tensor(list(chain.from_iterable(tokens)))) + model.positions(tensor(positions))
     for block, keys_and_values in zip(model.blocks, cache, strict=True):
         x = _block(cast(DecoderBlock, block), x, keys_and_values, tensor(rows), tables, ends, sizes)
     last = tensor(sizes).cumsum(0) - 1  # (requests,), each one's last row
@@ -267,9 +258,10 @@ def measure_step(
     new_tokens = torch.randint(
         len(model.head.weight), (requests, tokens), generator=torch.Generator().manual_seed(0)
     ).tolist()
+    function("clock", clock, "such as time.perf_counter")
     times_s = []
     for _ in range(repeats + 1):
-        begin = function("clock", clock, "such as time.perf_counter")()
+        begin = clock()
         ragged_step(model, cache, batch, new_tokens)
         times_s.append(clock() - begin)
     return MeasuredStep(requests * tokens, requests, statistics.median(times_s[1:]))

@@ -177,10 +177,8 @@ def serve(
         )
     if not real("patience_s", patience_s) > 0:
         raise ValueError(f"patience_s={patience_s}; give seconds above 0")
-    slots, common = (
-        whole_number("slots", slots, at_most=10**6),
-        whole_number("common", common, at_least=0),
-    )
+    slots = whole_number("slots", slots, at_most=10**6)
+    common = whole_number("common", common, at_least=0)
     server, stretches = Server(request_list, slots, memory, common), []
     modelled = step if isinstance(step, LineStep | GpuStep) else None
     while server.coming or server.waiting or server.running:
@@ -195,11 +193,8 @@ def serve(
         if modelled and count > 1:
             ends_s = server.write(modelled.writing(batch, count), release)
         else:
-            ends_s = [
-                server.advance(
-                    batch, number("the seconds of a step", step(batch), at_least=0), release
-                )
-            ]
+            seconds = number("the seconds of a step", step(batch), at_least=0)
+            ends_s = [server.advance(batch, seconds, release)]
         stretches.append(Stretch(start_s, tuple(ends_s), sum(batch.tokens), len(batch.requests)))
     return _report(server.jobs, stretches)
 
@@ -211,10 +206,8 @@ def _report(jobs: Sequence[Job], stretches: Sequence[Stretch]) -> ServingReport:
         stretches[-1].ends_s[-1] - min(outcome.request.arrival_s for outcome in outcomes)
         or math.inf
     )
-    ttfts_s, tpots_s = (
-        sorted(times)
-        for times in zip(*((outcome.ttft_s, outcome.tpot_s) for outcome in answered), strict=True)
-    )
+    ttfts_s = sorted(outcome.ttft_s for outcome in answered)
+    tpots_s = [outcome.tpot_s for outcome in answered]
     return ServingReport(
         tokens_per_s=sum(len(outcome.token_s) for outcome in answered) / seconds,
         median_ttft_s=statistics.median(ttfts_s),

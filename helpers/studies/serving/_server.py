@@ -58,7 +58,7 @@ class Job:
         self.shared: tuple[int, ...] = ()  # pages of the common beginning, which it does not own
         self.table: list[int] = []  # its own pages
         self.pages: tuple[int, ...] = ()  # all of them, in the order of its tokens
-        self.room = 0  # tokens for which these have places
+        self.room: float = 0  # tokens for which these have places; where nobody counts, infinite
         self.token_s: list[float] = []
         self.stays: list[tuple[int, float, float]] = []
 
@@ -76,9 +76,8 @@ class Server:
         self.slots: list[int | None] = [None] * slots
         self.memory, self.now_s = memory, 0.0
         self.free = list(range(memory.pages))[::-1] if memory else []
-        self.common_tokens = (
-            common if memory is None else common // memory.page_tokens * memory.page_tokens
-        )
+        self.page_tokens = memory.page_tokens if memory else 1
+        self.common_tokens = common // self.page_tokens * self.page_tokens
         self.common_pages: tuple[int, ...] | None = None  # none before somebody has read them
         self._refuse_what_cannot_fit(common)
 
@@ -147,11 +146,9 @@ class Server:
                 self._begin(job, slots.index(number), grow)
 
     def _select_fitting(self, candidates: Iterable[Job]) -> list[Job]:
-        if self.memory is None:
-            return list(candidates)
-        fitting, room = [], len(self.free)
+        fitting, room = [], len(self.free) if self.memory else math.inf
         for job in candidates:
-            room -= -(-(job.text - self._cached_tokens()) // self.memory.page_tokens)
+            room -= -(-(job.text - self._cached_tokens()) // self.page_tokens)
             if room < 0:
                 break
             fitting.append(job)
@@ -164,20 +161,17 @@ class Server:
     def _begin(self, job: Job, slot: int, grow: Grow) -> None:
         self.waiting.remove(job)
         self.running.append(job)
-        job.slot, job.since_s, job.cached, job.shared = (
-            slot,
-            self.now_s,
-            self._cached_tokens(),
-            self.common_pages or (),
-        )
+        job.slot, job.since_s = slot, self.now_s
+        job.cached, job.shared = self._cached_tokens(), self.common_pages or ()
         job.unread = job.text - job.cached
-        self._grow(job, job.text, grow)
+        if self.memory is None:
+            job.room = math.inf
+        else:
+            self._grow(job, job.text, grow)
 
     def _grow(self, job: Job, tokens: int, grow: Grow) -> bool:
         """Return whether the pages of ``job`` hold the first ``tokens`` of its text now."""
-        if self.memory is None:
-            return True
-        page, before = self.memory.page_tokens, len(self.free) + len(job.table)
+        page, before = self.page_tokens, len(self.free) + len(job.table)
         own_tokens = tokens - len(job.shared) * page
         grown = grow(job.table, self.free, own_tokens, page)
         enough = len(job.table) * page >= own_tokens
@@ -211,8 +205,7 @@ class Server:
                 f"plan({short(unread)}) gave nobody a token, so the server would stand still for "
                 "ever; a budget must be larger than the number of requests that write"
             )
-        if self.memory is not None:
-            chosen = self._reserve_pages(chosen, grow, release)
+        chosen = self._reserve_pages(chosen, grow, release)
         return Batch(
             [job.number for job, _ in chosen],
             [job.cached for job, _ in chosen],
@@ -247,9 +240,7 @@ class Server:
         if len(batch.requests) < len(jobs) or any(job.unread for job in jobs):
             return 1
         steps = min(job.request.answer_tokens - len(job.token_s) for job in jobs)
-        return (
-            steps if self.memory is None else min(steps, min(job.room - job.cached for job in jobs))
-        )
+        return int(min(steps, *(job.room - job.cached for job in jobs)))
 
     def write(self, seconds: np.ndarray, release: Release) -> list[float]:
         """Move the clock by steps in which all running requests write, up to an arrival for whom a
@@ -260,13 +251,10 @@ class Server:
         ends_s = np.cumsum([self.now_s, *seconds])[1:].tolist()
         if self.coming and len(self.running) < len(self.slots):
             del ends_s[bisect.bisect_left(ends_s, self.coming[0].request.arrival_s) + 1 :]
-        self.now_s, count = ends_s[-1], len(ends_s)
+        self.now_s = ends_s[-1]
         for job in list(self.running):
-            job.cached += count
-            job.text += count
-            job.token_s += ends_s
-            if len(job.token_s) == job.request.answer_tokens:
-                self._leave(job, release)
+            job.cached += len(ends_s)
+            self._note_tokens(job, ends_s, release)
         return ends_s
 
     def advance(self, batch: Batch, seconds: float, release: Release) -> float:
@@ -279,25 +267,23 @@ class Server:
         for number, tokens in zip(batch.requests, batch.tokens, strict=True):
             job = self.jobs[number]
             job.cached += tokens
-            if (
-                self.common_tokens
-                and self.common_pages is None
-                and job.cached >= self.common_tokens
-            ):
+            if self.common_pages is None and job.cached >= self.common_tokens > 0:
                 self._keep_common(job)
-            if job.cached < job.text:
-                job.unread = job.text - job.cached
-                continue
-            job.unread = 0
-            job.text += 1
-            job.token_s.append(self.now_s)
-            if len(job.token_s) == job.request.answer_tokens:
-                self._leave(job, release)
+            job.unread = job.text - job.cached
+            if not job.unread:
+                self._note_tokens(job, [self.now_s], release)
         return self.now_s
+
+    def _note_tokens(self, job: Job, ends_s: list[float], release: Release) -> None:
+        """Give ``job`` a token at the end of each step; it leaves with its last one."""
+        job.text += len(ends_s)
+        job.token_s += ends_s
+        if len(job.token_s) == job.request.answer_tokens:
+            self._leave(job, release)
 
     def _keep_common(self, job: Job) -> None:
         """Keep the beginning that all prompts have in common, which ``job`` has in its pages."""
-        count = self.common_tokens // self.memory.page_tokens if self.memory else 0
+        count = self.common_tokens // self.page_tokens
         self.common_pages = job.shared = tuple(job.table[:count])
         del job.table[:count]
 

@@ -5,8 +5,10 @@ under its load.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -57,14 +59,13 @@ def draw_slots(
     until = max(span.end for span in spans)
     if now_s is not None:
         spans = [
-            Span(
-                s.lane,
-                min(s.start, now_s),
-                min(s.end, now_s),
-                s.kind,
-                s.label if s.end <= now_s else "",
+            replace(
+                span,
+                start=min(span.start, now_s),
+                end=min(span.end, now_s),
+                label=span.label if span.end <= now_s else "",
             )
-            for s in spans
+            for span in spans
         ]
     return plotting.gantt(spans, title=title, until=until)
 
@@ -144,11 +145,8 @@ def draw_load(
         ttft_axes.axhline(ttft_limit_s, color=INK, linestyle="--", linewidth=1)
         ttft_axes.set_yscale("log")
         plotting.unit_axis(ttft_axes, "y", "s")
-        for axes, heading in {
-            rate_axes: "tokens/s",
-            ttft_axes: "median first token",
-            goodput_axes: "requests in time, per s",
-        }.items():
+        headings = ("tokens/s", "median first token", "requests in time, per s")
+        for axes, heading in zip(figure.axes, headings, strict=True):
             axes.set_title(heading, fontsize=12, fontweight="normal")
             axes.set(xlabel="requests per s", xlim=(0, None))
         rate_axes.set_ylim(0, None)
@@ -188,14 +186,11 @@ def draw_pages(
             "one request"
         )
     colours = dict(zip(tables, _OWNERS, strict=False))
-    filled = dict.fromkeys(common, (DATA, page_tokens))
+    filled = {}
     for name, table in tables.items():
         for index, page in enumerate(table):
-            if page not in common:
-                filled[page] = (
-                    colours[name],
-                    max(0, min(page_tokens, tokens[name] - index * page_tokens)),
-                )
+            filled[page] = colours[name], tokens[name] - index * page_tokens
+    filled |= dict.fromkeys(common, (DATA, page_tokens))
     columns, cell, gap = 6, 0.85 / page_tokens, 1.02
     rows = -(-pages // columns)
     left, below = 0.15, 0.55 + 0.62 * rows
@@ -207,21 +202,9 @@ def draw_pages(
         x, y = left + page % columns * gap, 0.5 + 0.62 * (page // columns)
         colour, count = filled.get(page, (EMPTY, 0))
         for index in range(page_tokens):
-            axes.add_patch(
-                Rectangle(
-                    (x + index * cell, y),
-                    cell,
-                    0.3,
-                    facecolor=colour if index < count else EMPTY,
-                    edgecolor="white",
-                    linewidth=0.6,
-                )
-            )
-        axes.add_patch(
-            Rectangle(
-                (x, y), page_tokens * cell, 0.3, facecolor="none", edgecolor=_EDGE, linewidth=1
-            )
-        )
+            face = colour if index < count else EMPTY
+            _fill(axes, x + index * cell, y, cell, 0.3, face, width=0.6)
+        _fill(axes, x, y, page_tokens * cell, 0.3, "none", edge=_EDGE)
         write(axes, x + page_tokens * cell / 2, y + 0.42, str(page), size=9, colour=QUIET)
     words = left + columns * gap + 0.3
     write(axes, words, 0.25, "tables", ha="left", bold=True)
@@ -235,6 +218,22 @@ def draw_pages(
     named_colours |= {"common": (DATA, INK)} if common else {}
     keys(axes, left, below, named_colours | {"empty": (EMPTY, _EDGE)})
     return figure
+
+
+def _fill(
+    axes: Axes,
+    left: float,
+    top: float,
+    wide: float,
+    high: float,
+    colour: str,
+    *,
+    edge: str = "white",
+    width: float = 1,
+) -> None:
+    axes.add_patch(
+        Rectangle((left, top), wide, high, facecolor=colour, edgecolor=edge, linewidth=width)
+    )
 
 
 def draw_ragged_step(batch: Batch, *, title: str = "") -> Figure:
@@ -273,26 +272,15 @@ def draw_ragged_step(batch: Batch, *, title: str = "") -> Figure:
     ):
         for row in range(count):
             at = y + row * high
-            axes.add_patch(
-                Rectangle((0.2, at), 0.75, high, facecolor=colour, edgecolor="white", linewidth=1)
-            )
+            _fill(axes, 0.2, at, 0.75, high, colour)
             write(axes, 0.575, at + high / 2, f"{number}", size=10, colour=ink_on(colour))
         middle = y + count * high / 2
         for begin, end in ((1.0, 1.32), (2.9, 3.2), (7.0, 7.3), (9.18, 9.5)):
             arrow(axes, (begin, middle), (end, middle), colour=INK, thick=1.2)
         box(axes, 3.25, y, 0.72, count * high, f"{number}", colour=colour, size=10)
         for token in range(start + count):
-            is_new = token >= start
-            axes.add_patch(
-                Rectangle(
-                    (4.1 + token * field, middle - 0.11),
-                    field,
-                    0.22,
-                    facecolor=colour if is_new else tint(colour, 0.55),
-                    edgecolor="white",
-                    linewidth=0.5,
-                )
-            )
+            face = colour if token >= start else tint(colour, 0.55)
+            _fill(axes, 4.1 + token * field, middle - 0.11, field, 0.22, face, width=0.5)
         y += count * high + gap
     return figure
 

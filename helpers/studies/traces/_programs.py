@@ -110,7 +110,8 @@ def write_program(function: Callable[..., object], *inputs: torch.Tensor) -> Pro
             f"Inductor wrote no C++ kernel for inputs on {inputs[0].device}; give a function of at "
             "least one element-wise operator, on a CPU"
         )
-    sources = [_function(text) for _, text in kernels]
+    # the C++ of each kernel from its function on; what stands before it are includes
+    sources = [text[max(text.find('extern "C"'), 0) :].strip() for _, text in kernels]
     return Program(
         kernels=tuple(name for name, _ in kernels),
         loops=sum(len(re.findall(r"\bfor\s*\(", source)) for source in sources),
@@ -118,12 +119,6 @@ def write_program(function: Callable[..., object], *inputs: torch.Tensor) -> Pro
         products=len(_PRODUCT.findall(program)),
         source=sources[0],
     )
-
-
-def _function(text: str) -> str:
-    """Return the C++ of a kernel from its function on; what stands before it are includes."""
-    begin = text.find('extern "C"')
-    return text[max(begin, 0) :].strip()
 
 
 class _Counting(TorchDispatchMode):

@@ -30,12 +30,8 @@ def read_calls(path: str | os.PathLike[str]) -> list[Call]:
     and shapes of its inputs if the profiler noted them. Calls of autograd's nodes are among them.
     Lesson 13.
     """
-    events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
-    calls = sorted(
-        (event for event in events if event.get("cat") == "cpu_op"),
-        key=lambda call: (call["ts"], -call["dur"]),
-    )
-    labels = _outermost(event for event in events if event.get("cat") == "user_annotation")
+    events = _read_events(path)
+    calls, labels = _sort_events(events, "cpu_op"), _outermost(events)
     begins = [label["ts"] for label in labels]
     for call in calls:
         around = bisect.bisect_right(begins, call["ts"]) - 1
@@ -44,12 +40,24 @@ def read_calls(path: str | os.PathLike[str]) -> list[Call]:
     return calls
 
 
-def _outermost(labels: Iterable[Call]) -> list[Call]:
+def _read_events(path: str | os.PathLike[str]) -> list[Call]:
+    return json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
+
+
+def _sort_events(events: Iterable[Call], *categories: str) -> list[Call]:
+    """Return the events of these ``categories`` in the order in which they begin, an outer one
+    before its inner.
+    """
+    chosen = (event for event in events if event.get("cat") in categories)
+    return sorted(chosen, key=lambda event: (event["ts"], -event["dur"]))
+
+
+def _outermost(events: Iterable[Call]) -> list[Call]:
     """Return the labels that lie in no other, in their order; the optimizer sets one of its own
     inside the script's.
     """
     outer: list[Call] = []
-    for label in sorted(labels, key=lambda label: (label["ts"], -label["dur"])):
+    for label in _sort_events(events, "user_annotation"):
         if not outer or label["ts"] >= outer[-1]["ts"] + outer[-1]["dur"]:
             outer.append(label)
     return outer
@@ -62,10 +70,7 @@ def read_kernels(path: str | os.PathLike[str]) -> list[Call]:
     They are dictionaries as in :func:`read_calls`. The list is empty for a trace without a GPU.
     Lesson 13.
     """
-    events = json.loads(Path(path).read_text(encoding="utf-8"))["traceEvents"]
-    return sorted(
-        (event for event in events if event.get("cat") in _ON_GPU), key=lambda kernel: kernel["ts"]
-    )
+    return _sort_events(_read_events(path), *_ON_GPU)
 
 
 def idle_share(kernels: Sequence[Call]) -> float:
@@ -83,9 +88,9 @@ def idle_share(kernels: Sequence[Call]) -> float:
     kernels = members("kernels", kernels, "kernels, as read_kernels() returns them", kind=Mapping)
     if not kernels:
         raise ValueError("no kernels; give a trace of a step that ran on a GPU")
-    begin, idle_us = kernels[0]["ts"], 0.0
-    end = begin + kernels[0]["dur"]
-    for kernel in kernels[1:]:
+    begin = end = kernels[0]["ts"]
+    idle_us = 0.0
+    for kernel in kernels:
         idle_us += max(0.0, kernel["ts"] - end)
         end = max(end, kernel["ts"] + kernel["dur"])
     if end == begin:

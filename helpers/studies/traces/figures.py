@@ -24,19 +24,19 @@ def draw_timeline(
     colour of the label around its call, and neighbours of one label that are too near to be told
     apart are drawn as one. Lesson 13.
     """
-    begin_us, end_us = bars[0]["ts"], bars[-1]["ts"] + bars[-1]["dur"]
+
+    def seconds(time_us: float) -> float:
+        return (time_us - bars[0]["ts"]) / 1e6
+
+    merged_s = _MERGED * seconds(bars[-1]["ts"] + bars[-1]["dur"])
     spans: list[Span] = []
     for bar in bars:
-        start, end, kind = bar["ts"] - begin_us, bar["ts"] + bar["dur"] - begin_us, bar["label"]
-        if (
-            spans
-            and kind == spans[-1].kind
-            and start / 1e6 - spans[-1].end < _MERGED * (end_us - begin_us) / 1e6
-        ):
-            start = spans.pop().start * 1e6
-        spans.append(Span("operators", start / 1e6, end / 1e6, kind))
+        start, end, kind = seconds(bar["ts"]), seconds(bar["ts"] + bar["dur"]), bar["label"]
+        if spans and kind == spans[-1].kind and start - spans[-1].end < merged_s:
+            start = spans.pop().start
+        spans.append(Span("operators", start, end, kind))
     drawn_gaps = [
-        Span("gaps", (start - begin_us) / 1e6, (end - begin_us) / 1e6, "waiting, no operator runs")
+        Span("gaps", seconds(start), seconds(end), "waiting, no operator runs")
         for start, end in gaps
     ]
     return plotting.gantt(spans + drawn_gaps, title=title, xlabel="time since the first operator")
@@ -50,14 +50,11 @@ def draw_queue(queues: Mapping[str, Queue], *, title: str, until: float | None =
     """
     spans = []
     for name, queue in queues.items():
-        spans += [
-            Span(f"CPU, {name}", start / 1e6, end / 1e6, "sending, a launch")
-            for start, end in queue.launches_us
-        ]
-        spans += [
-            Span(f"GPU, {name}", start / 1e6, end / 1e6, "computing, a kernel")
-            for start, end in queue.kernels_us
-        ]
+        for lane, kind, times_us in (
+            (f"CPU, {name}", "sending, a launch", queue.launches_us),
+            (f"GPU, {name}", "computing, a kernel", queue.kernels_us),
+        ):
+            spans += [Span(lane, start / 1e6, end / 1e6, kind) for start, end in times_us]
     return plotting.gantt(spans, title=title, until=None if until is None else until / 1e6)
 
 

@@ -15,11 +15,15 @@ from helpers.studies.constant_weights._counting import (
     PlacementCounts,
     WeightCensus,
     census,
-    count_placements,
     recorded_counts,
 )
 from helpers.studies.constant_weights._cuda_sources import CUDA_PLACEMENTS, cuda_source
-from helpers.studies.constant_weights._network import Network, random_network, standard_network
+from helpers.studies.constant_weights._network import (
+    Network,
+    pruned,
+    random_network,
+    standard_network,
+)
 from helpers.studies.constant_weights._programs import CudaProgram, build, generate
 
 NETWORK = standard_network()
@@ -88,9 +92,7 @@ def _program(architecture: str) -> native.Cubin:
 
 
 def _counted(cubin: native.Cubin, kernel: str) -> WeightCensus:
-    return counting._weight_census(
-        native.census(cubin, function=f"evaluate_{kernel}"), cubin.compiler
-    )
+    return counting.cuda_census(cubin, function=f"evaluate_{kernel}")
 
 
 def _count(kernel: str, architecture: str) -> WeightCensus:
@@ -163,10 +165,10 @@ def test_halves_are_immediates_too_and_one_instruction_serves_two_candidates(arc
 def test_pruned_programs_shrink_with_the_weights_kept():
     network = random_network((16, 24, 1), ("relu", "sigmoid"))
     sources = {
-        f"kept_{percent}": generate(network, "cuda", prune=1 - percent / 100)
+        f"kept_{percent}": generate(pruned(network, 1 - percent / 100), "cuda")
         for percent in (100, 50, 10, 0)
     }
-    sources["pointer"] = generate(SMALL, "cuda", placement="pointer", prune=0.9)
+    sources["pointer"] = generate(pruned(SMALL, 0.9), "cuda", placement="pointer")
     program = _together(sources, "sm_90")
     totals = {percent: _counted(program, f"kept_{percent}") for percent in (100, 50, 10, 0)}
     for percent, found in totals.items():
@@ -178,28 +180,25 @@ def test_pruned_programs_shrink_with_the_weights_kept():
 
 
 def test_the_totals_of_the_story_beside_the_locked_compiler():
-    found = count_placements(NETWORK, architectures=["sm_90"], placements=["const"])
+    found = census(build(cuda_source(NETWORK)))
     if found.compiler != PINNED_COMPILER:
         pytest.skip(f"totals are pinned for {PINNED_COMPILER}, and this is {found.compiler}")
-    row = found.count("const", architecture="sm_90")
-    assert (row.multiply_adds, row.immediate, row.total) == (1797, 1797, 1980)
+    assert (found.multiply_adds, found.immediate, found.total) == (1797, 1797, 1980)
 
 
 def test_a_table_of_placements_prints_and_finds_its_rows():
-    found = count_placements(
-        SMALL, architectures=["sm_80"], placements=["const", "pointer"], prune=0.5
-    )
-    assert found.widths == (8, 12, 1)
-    assert found.nonzero_weights == 54
-    assert list(found.table()["placement"]) == ["const", "pointer"]
-    row = found.count("pointer", architecture="sm_80")
-    assert row.instructions_per_candidate == row.total
+    found = recorded_counts(current=True)
+    assert found.widths == (23, 32, 32, 1)
+    assert found.nonzero_weights == 1_792
+    assert list(found.table()["placement"]) == list(CUDA_PLACEMENTS) * 4
+    row = found.count("pointer", architecture="sm_80", precision="fp16")
+    assert (row.placement, row.architecture, row.candidates) == ("pointer", "sm_80", 2)
     with pytest.raises(
-        ValueError, match="shared fp32 sm_80 was not counted; these were: const fp32 sm_80, "
+        ValueError,
+        match="no count with placement 'shared', precision 'fp32', architecture 'sm_60'; there "
+        r"are \('const', 'fp32', 'sm_80'\), ",
     ):
-        found.count("shared", architecture="sm_80")
-    with pytest.raises(TypeError, match="architectures is a list"):
-        count_placements(SMALL, architectures="sm_90")
+        found.count("shared", architecture="sm_60")
 
 
 def test_what_was_recorded_for_the_oldest_architectures_tells_where_the_rule_changed():
@@ -250,7 +249,7 @@ def test_every_census_has_the_fields_in_whole_numbers_and_each_multiply_add_is_f
 def test_what_is_built_can_be_read_and_what_is_not_is_refused(monkeypatch, tmp_path):
     built = build(cuda_source(SMALL))
     assert isinstance(built, CudaProgram)
-    assert built.disassembly().count("FFMA") >= SMALL.macs
+    assert native.disassemble(built.cubin).count("FFMA") >= SMALL.macs
     with pytest.raises(TypeError, match=r"what build\(\) returns, not of str"):
         census("FFMA")
     with pytest.raises(TypeError, match=r"generate\(\) returns, not Network"):

@@ -277,13 +277,13 @@ def test_a_parameters_bytes_are_as_many_as_the_kernel_reads(precision, monkeypat
 def test_what_cannot_be_generated_is_refused_with_what_can():
     small = random_network((4, 3), ("relu",))
     for arguments, words in (
-        ({"placement": "texture"}, "one of const, "),
-        ({"precision": "fp8"}, "fp32, fp16"),
-        ({"layout": "tiles"}, "rows, columns"),
+        ({"placement": "texture"}, "one of 'const', "),
+        ({"precision": "fp8"}, "'fp32', 'fp16'"),
+        ({"layout": "tiles"}, "'rows', 'columns'"),
     ):
         with pytest.raises(ValueError, match=words):
-            generate(small, "cuda", **arguments)
-    with pytest.raises(ValueError, match="cpp, cuda"):
+            cuda_source(small, **arguments)
+    with pytest.raises(ValueError, match="give one of 'cpp', 'cuda'"):
         generate(small, "fortran")
     with pytest.raises(ValueError, match=r'target="cuda"'):
         generate(small, "cpp", precision="fp16")
@@ -297,7 +297,7 @@ def test_what_cannot_be_generated_is_refused_with_what_can():
 
 def test_a_model_is_generated_as_its_network_is():
     network = random_network((4, 3), ("tanh",))
-    assert generate(network.module(), "cuda", prune=0.5) == cuda_source(pruned(network, 0.5))
+    assert generate(network.module(), "cuda") == cuda_source(network)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -183,7 +183,9 @@ def test_layers_must_fit_together():
         Network((layer, layer))
     with pytest.raises(TypeError, match="at least one Dense"):
         Network(())
-    with pytest.raises(ValueError, match="activation is one of identity, relu"):
+    with pytest.raises(
+        ValueError, match="activation='gelu' is not known; give one of 'identity', 'relu'"
+    ):
         Dense(np.ones((2, 3)), np.ones(3), "gelu")
     with pytest.raises(ValueError, match="2 activations need 3 widths"):
         random_network((1, 2), ("relu", "relu"))

@@ -139,6 +139,7 @@ def three(monkeypatch):
     monkeypatch.setattr(peers, "_make_compiled", _fails)
     monkeypatch.setattr(peers, "_make_onnx", _fails)
     monkeypatch.setattr(peers, "RAW", THREE)
+    monkeypatch.setattr(peers, "standard_network", lambda: NETWORK)
     monkeypatch.setattr(peers, "_peak", lambda: 2e9)
     monkeypatch.setattr(peers, "_product", lambda: 1e9)
 
@@ -146,7 +147,7 @@ def three(monkeypatch):
 @needs_compiler
 def test_a_measurement_has_every_way_and_its_json_gives_it_back(three):
     threads = torch.get_num_threads()
-    found = peers.measure_peers(network=NETWORK, budget_s=0.1)
+    found = peers.measure_peers(budget_s=0.1)
     assert torch.get_num_threads() == threads
     called = [(row.called, row.way) for row in found.times]
     assert called == [
@@ -178,7 +179,7 @@ def test_the_peak_is_the_cores_own_and_not_the_products(monkeypatch):
 @needs_compiler
 @pytest.mark.timed
 def test_sizes_at_run_time_take_longer(three):
-    found = peers.measure_peers(network=NETWORK, budget_s=0.1)
+    found = peers.measure_peers(budget_s=0.1)
     assert {row.way: row.time_ratio for row in found.times}[peers.SIZES] > 1
 
 
@@ -202,4 +203,4 @@ def test_a_wrong_program_is_not_timed(monkeypatch):
 def test_without_a_compiler_it_says_what_to_install(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(native.MissingToolError, match="CXX is 'no-such-compiler'"):
-        peers.measure_peers(network=NETWORK, budget_s=0.1)
+        peers.measure_peers(budget_s=0.1)

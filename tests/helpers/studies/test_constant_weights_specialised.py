@@ -17,6 +17,7 @@ from helpers.studies.constant_weights._files import Specialised, best_placement,
 from helpers.studies.constant_weights._network import (
     error_bound,
     exact_outputs,
+    pruned,
     random_network,
     standard_network,
 )
@@ -116,7 +117,7 @@ def test_a_compiler_that_fails_is_told_of_and_the_pointer_goes_on(monkeypatch, c
 
 
 def test_few_weights_left_are_straight_line_code():
-    served = Specialised(NETWORK, prune=0.9)
+    served = Specialised(pruned(NETWORK, 0.9))
     assert served.wait(120).placement == "pruned"
     x = torch.randn(9, 6)
     assert right(served.network, x, served(x))
@@ -136,7 +137,7 @@ def test_what_does_not_fit_is_refused_in_words(tmp_path):
         served([[1.0] * 6])
     with pytest.raises(ValueError, match="do not fit a thread's stack"):
         Specialised(random_network((5000, 1), ("relu",)))
-    with pytest.raises(ValueError, match="device is 'cpu' or a CUDA device"):
+    with pytest.raises(ValueError, match="device='meta' is neither a CPU nor a CUDA device"):
         Specialised(NETWORK, device="meta")
     (tmp_path / "foreign.bin").write_bytes(b"no network at all")
     with pytest.raises(ValueError, match=r"foreign\.bin"):

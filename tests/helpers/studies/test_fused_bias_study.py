@@ -376,7 +376,8 @@ def test_the_measurements_hold_together():
         kernels = measure_kernels((2, 4, 8, 8), limits(), device="cpu", budget_s=0.1)
         sums = measure_reductions((2, 4, 8, 8), channels_last=True, device="cpu", budget_s=0.1)
         story = measure_story(batches=(4,), device="cpu", budget_s=0.1)
-    row, scale = kernels.row("one-pass"), kernels.comparison.candidate("one-pass, forward")
+    scale = kernels.comparison.candidate("one-pass, forward")
+    row = results.row_of(kernels.rows, "row", variant="one-pass", phase="forward")
     assert row.moved_bytes == traffic("one-pass", (2, 4, 8, 8)).moved_bytes
     assert row.model_ratio * row.measured_s == pytest.approx(row.modelled_s)
     assert row.scale_share * scale.time_ratio == pytest.approx(
@@ -458,7 +459,11 @@ def test_what_is_missing_is_said(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: layer("fused"), ValueError, "no variant 'fused'; there are separate, broadcast"),
+        (
+            lambda: layer("fused"),
+            ValueError,
+            "variant='fused' is not known; give one of 'separate', 'broadcast'",
+        ),
         (
             lambda: layer("native")(torch.ones(2, 3, 4, 4), torch.ones(5, 2, 3, 3), torch.ones(5)),
             ValueError,
@@ -503,15 +508,23 @@ def test_what_is_missing_is_said(monkeypatch):
             TypeError,
             "fuses float64",
         ),
-        (lambda: reduction("slow"), ValueError, "no reduction 'slow'; there are per image, sum"),
+        (
+            lambda: reduction("slow"),
+            ValueError,
+            "name='slow' is not known; give one of 'per image', 'sum'",
+        ),
         (lambda: reduction("sum")(torch.ones(2, 3)), ValueError, r"grad is \(N, C, H, W\)"),
         (lambda: traffic("separate", (3,)), ValueError, r"shape is \(N, C, ...\)"),
         (
             lambda: traffic("separate", (3, 4), phase="sideways"),
             ValueError,
-            "the phases forward and backward",
+            "phase='sideways' is not known; give one of 'forward', 'backward'",
         ),
-        (lambda: traffic("separate", (3, 4), "float32"), TypeError, "dtype is one of torch's"),
+        (
+            lambda: traffic("separate", (3, 4), "float32"),
+            TypeError,
+            "dtype='float32' is text, as str; give one of torch's",
+        ),
         (
             lambda: traffic("compiled", (3, 4), phase="backward"),
             ValueError,
@@ -527,19 +540,23 @@ def test_what_is_missing_is_said(monkeypatch):
             ValueError,
             "hold no bandwidths",
         ),
-        (lambda: Convnet("fast"), ValueError, "no rung 'fast'"),
+        (lambda: Convnet("fast"), ValueError, "rung='fast' is not known; give one of 'separate', "),
         (lambda: Convnet()(torch.ones(2, 784)), ValueError, r"images are \(N, 1, 28, 28\)"),
         (
             lambda: measure_ladder(torch.ones(2, 1, 28, 28), torch.zeros(2), phase="sleep"),
             ValueError,
-            "'forward' or 'training'",
+            "give one of 'forward', 'training'",
         ),
         (
             lambda: measure_kernels((2, 3), limits(), device="cpu"),
             ValueError,
             r"shape is \(N, C, H, W\), not \(2, 3\)",
         ),
-        (lambda: measure_story(batches=(0,), device="cpu"), ValueError, "at least 1, not 0"),
+        (
+            lambda: measure_story(batches=(0,), device="cpu"),
+            ValueError,
+            "batch=0 is too small; give a whole number, 1 or more",
+        ),
     ],
 )
 def test_wrong_arguments_are_told_what_is_accepted(call, error, words):
