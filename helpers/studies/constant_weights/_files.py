@@ -6,8 +6,8 @@ the number of layers; for each layer its inputs, its outputs and its activation'
 layer its weights, a row an input, and its biases; the SHA-256 of all that stands before. Numbers
 are u32, weights float32.
 
-The other format that is written is that of the program of the story: for each layer its number from
-1, its inputs and its outputs (u32), its biases, its weights, a row an input (float32). It knows no
+The other format that is read is that of the program of the story: for each layer its number from 1,
+its inputs and its outputs (u32), its biases, its weights, a row an input (float32). It knows no
 activations and has no checksum.
 
 Weights in a file and weights in the program exclude each other only as long as the compiler is not
@@ -21,7 +21,7 @@ import hashlib
 import os
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -74,9 +74,12 @@ def save(model: nn.Module | Network, path: str | os.PathLike[str]) -> None:
     storage.write_atomically(path, content + hashlib.sha256(content).digest())
 
 
-def load(path: str | os.PathLike[str]) -> Network:
-    """Return the network in the file ``path`` that :func:`save` has written; any changed bit is
-    seen.
+def load(path: str | os.PathLike[str], *, activations: Sequence[str] | None = None) -> Network:
+    """Return the network in the file ``path``: of this library's format, or of the layer format of
+    the story.
+
+    The layer format says nothing of activations: ``activations`` names one for each layer then, and
+    only then. In it a damaged weight cannot be seen; in a file of this library any changed bit is.
 
     Raises ValueError, saying what is wrong, for a file that is cut off, too long, damaged, of
     another version or of another kind, OSError for one that cannot be read. Lesson 17.
@@ -89,22 +92,27 @@ def load(path: str | os.PathLike[str]) -> Network:
                 f"{name} has {size:,} bytes; a file of a network has at most {MOST_BYTES:,}"
             )
         content = file.read(MOST_BYTES + 1)
+    if content[: len(MAGIC)] == MAGIC:
+        if activations is not None:
+            raise ValueError(
+                f"{name} says itself which activations its layers have; call load without "
+                "activations"
+            )
+        return _read(name, content)
     if len(content) < len(MAGIC) and MAGIC.startswith(content):
         raise ValueError(
             f"{name} is cut off: it has {len(content)} bytes, not even the start of a network's "
             "file"
         )
-    if not content.startswith(MAGIC):
-        raise ValueError(f"{name} is no network's file: it does not begin with this library's mark")
-    return _read(name, content)
+    return _read_layers(name, content, activations)
 
 
 def layer_format(model: nn.Module | Network) -> bytes:
     """Return the bytes of a file in the layer format of the story, without the activations.
 
     For each layer these are its number from 1, its inputs and its outputs (u32, 4 bytes each), its
-    biases, and its weights, a row an input (float32), all little-endian. Raises TypeError or
-    ValueError for a model that is no chain of dense layers.
+    biases, and its weights, a row an input (float32), all little-endian. :func:`load` reads such a
+    file. Raises TypeError or ValueError for a model that is no chain of dense layers.
 
     Source of the format: the draft SegmentLinking/cmssw 143. Lesson 17.
     """
@@ -159,8 +167,62 @@ def _read(name: str, content: bytes) -> Network:
             )
         weights, bias, numbers = np.split(numbers, (inputs * outputs, (inputs + 1) * outputs))
         layers.append((weights.reshape(inputs, outputs), bias, ACTIVATIONS[activation]))
+    return _network(name, layers)
+
+
+def _read_layers(name: str, content: bytes, activations: Sequence[str] | None) -> Network:
+    """Read the story's layer format, whose only marks are the layers' numbers and sizes."""
+    begin = 0
+    layers: list[tuple[np.ndarray, np.ndarray]] = []
+    while begin < len(content) or not layers:
+        remaining = len(content) - begin
+        number, inputs, outputs = (
+            _LAYER.unpack_from(content, begin) if remaining >= _LAYER.size else (0, 0, 0)
+        )
+        if not layers and (number != 1 or not inputs or not outputs):
+            raise ValueError(
+                f"{name} is no network's file: it begins with neither this library's mark nor "
+                "layer 1"
+            )
+        if len(layers) == _MOST_LAYERS:
+            raise ValueError(f"{name} goes on after {_MOST_LAYERS:,} layers; no network has more")
+        if remaining < _LAYER.size or number != len(layers) + 1 or not inputs or not outputs:
+            raise ValueError(
+                f"{name} is damaged or cut off: after layer {len(layers)} come {remaining:,} bytes "
+                f"that do not begin layer {len(layers) + 1}"
+            )
+        size = (inputs + 1) * outputs * _FLOAT_BYTES
+        if remaining - _LAYER.size < size:
+            raise ValueError(
+                f"{name} is cut off, or no network's file: layer {number} of {inputs:,} inputs and "
+                f"{outputs:,} outputs has {size:,} bytes, and {remaining - _LAYER.size:,} are left"
+            )
+        bias = np.frombuffer(content, "<f4", outputs, begin + _LAYER.size)
+        weights = np.frombuffer(content, "<f4", inputs * outputs, begin + _LAYER.size + bias.nbytes)
+        layers.append((weights.reshape(inputs, outputs), bias))
+        begin += _LAYER.size + size
+    if activations is None:
+        example = repr((*["relu"] * (len(layers) - 1), "sigmoid"))
+        raise ValueError(
+            f"{name} has {len(layers)} layers and does not say which activations they have; name "
+            f"one for each: activations={example}"
+        )
+    if isinstance(activations, str) or len(activations) != len(layers):
+        raise ValueError(
+            f"{name} has {len(layers)} layers; activations names one for each, not "
+            f"{activations!r:.60}"
+        )
+    return _network(
+        name,
+        [(weights, bias, kind) for (weights, bias), kind in zip(layers, activations, strict=True)],
+    )
+
+
+def _network(name: str, layers: Sequence[tuple[np.ndarray, np.ndarray, str]]) -> Network:
     try:
-        return Network(tuple(Dense(*layer) for layer in layers))
+        return Network(
+            tuple(Dense(w.astype(np.float32), b.astype(np.float32), kind) for w, b, kind in layers)
+        )
     except ValueError as error:
         raise ValueError(f"{name} holds no network: {error}") from error
 
@@ -236,13 +298,18 @@ class Specialised:
 
     @classmethod
     def from_file(
-        cls, path: str | os.PathLike[str], *, device: str | torch.device = "cpu"
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        activations: Sequence[str] | None = None,
+        device: str | torch.device = "cpu",
     ) -> Specialised:
-        """Return the network of the file ``path`` (:func:`load`), being compiled.
+        """Return the network of the file ``path`` (:func:`load`, which takes ``activations``),
+        being compiled.
 
         Raises as :func:`load` for the file and as the class for the network. Lesson 17.
         """
-        return cls(load(path), device=device)
+        return cls(load(path, activations=activations), device=device)
 
     def wait(self, timeout_s: float | None = None) -> Serving:
         """Wait until the constants are compiled and serve; return the program that serves then.

@@ -30,6 +30,15 @@ def same(one: Network, other: Network) -> bool:
     )
 
 
+def layer_format(network: Network) -> bytes:
+    """The story's format, written with struct alone."""
+    parts = []
+    for number, layer in enumerate(network.layers, start=1):
+        parts.append(struct.pack("<III", number, *layer.weights.shape))
+        parts += [struct.pack("<f", value) for value in (*layer.bias, *layer.weights.reshape(-1))]
+    return b"".join(parts)
+
+
 def with_checksum(content: bytes) -> bytes:
     return content + hashlib.sha256(content).digest()
 
@@ -125,6 +134,41 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(path, monkeypatch
         load(path)
     with pytest.raises(ValueError, match=r"a file holds up to .* 100 bytes"):
         save(SMALL, path)
+
+
+def test_the_layer_format_is_read_when_the_activations_are_named(path):
+    network = standard_network(2)
+    path.write_bytes(layer_format(network))
+    assert same(load(path, activations=("relu", "relu", "sigmoid")), network)
+    with pytest.raises(ValueError, match=r"activations=\('relu', 'relu', 'sigmoid'\)"):
+        load(path)
+    with pytest.raises(ValueError, match="one for each"):
+        load(path, activations=("relu",))
+    with pytest.raises(ValueError, match="activation is one of"):
+        load(path, activations=("relu", "relu", "swish"))
+    save(network, path)
+    with pytest.raises(ValueError, match="says itself"):
+        load(path, activations=("relu", "relu", "sigmoid"))
+
+
+def test_a_wrong_layer_file_is_refused(path):
+    content, names = layer_format(SMALL), ("tanh", "sigmoid")
+    whole_layer = 12 + 4 * (2 * 3 + 3)
+    for length in range(len(content)):
+        # one whole layer is a network of one layer: the activations' number tells
+        if length == whole_layer:
+            continue
+        path.write_bytes(content[:length])
+        with pytest.raises(ValueError, match=r"cut off|no network's file"):
+            load(path, activations=names)
+    path.write_bytes(content[:whole_layer])
+    with pytest.raises(ValueError, match="has 1 layers; activations names one for each"):
+        load(path, activations=names)
+    second = content[:whole_layer] + struct.pack("<I", 3) + content[whole_layer + 4 :]
+    for wrong in (content + b"\0\0\0\0", second, struct.pack("<III", 1, 2**32 - 1, 2**32 - 1)):
+        path.write_bytes(wrong)
+        with pytest.raises(ValueError, match=r"damaged or cut off|is cut off"):
+            load(path, activations=names)
 
 
 def test_a_missing_file_is_an_os_error(path):

@@ -114,7 +114,7 @@ def test_a_number_counts_in_an_ffma_or_a_mov_with_either_sign():
         cw.parameters_in(lines, "x")
 
 
-def test_the_layer_format_has_numbers_sizes_biases_and_rows():
+def test_the_layer_format_has_numbers_sizes_biases_and_rows(tmp_path):
     first = cw.Dense(
         np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), np.array([7.0, 8.0, 9.0]), "relu"
     )
@@ -123,6 +123,10 @@ def test_the_layer_format_has_numbers_sizes_biases_and_rows():
     assert content == struct.pack(
         "<III9fIII4f", 1, 2, 3, 7, 8, 9, 1, 2, 3, 4, 5, 6, 2, 3, 1, 4, 1, 2, 3
     )
+    path = tmp_path / "weights.bin"
+    path.write_bytes(cw.layer_format(NETWORK))
+    read = cw.load(path, activations=("relu", "relu", "sigmoid"))
+    assert cw.generate(read, "cuda") == cw.generate(NETWORK, "cuda")
 
 
 @pytest.mark.slow
