@@ -19,13 +19,11 @@ from torch.autograd.graph import saved_tensors_hooks
 from helpers import steps
 from helpers.memory import _attribution as attribution, _timeline as timeline
 from helpers.memory._events import StepTrace, TracedOperator
-from helpers.memory._peak import estimate_peak_memory
 from helpers.memory._pipeline import trace_and_probe
 from helpers.memory._probing import Probe
-from helpers.memory._tracer import Tracer, trace_step
+from helpers.memory._tracer import Tracer
 from helpers.results import Record, derived
 
-ALEXNET_INPUT = (1, 3, 224, 224)
 _OWNED = ("weight", "bias", "buffer", "gradient", "optimizer state")
 _OUTSIDE_KINDS = {attribution.OUTSIDE_MODEL["loss"]: "loss"}
 
@@ -71,53 +69,6 @@ class LayerMemoryProfile(Record):
     layers: tuple[LayerMemory, ...]
 
 
-class MemoryShare(Record):
-    """One category: its most bytes at any moment of the step, its share of the whole, and its bytes
-    at the peak.
-
-    Lesson 11.
-    """
-
-    category: str
-    size_bytes: int
-    whole_share: float
-    at_peak_bytes: int
-
-
-class MemoryProfile(Record):
-    """Where the memory of a step goes: the slices of a pie.
-
-    ``whole_bytes`` is the sum of each category's largest moment. They do not all come at once, so
-    the peak, which is what must fit, is not larger. Lesson 11.
-    """
-
-    whole_bytes: int
-    peak_bytes: int
-    shares: tuple[MemoryShare, ...]
-
-
-class LayerWorkingSet(Record):
-    """What one layer touches in inference: its input, its parameters, its output, and their sum.
-
-    Lesson 11.
-    """
-
-    layer: str
-    kind: str
-    input_bytes: int
-    parameter_bytes: int
-    output_bytes: int
-    working_set_bytes: int
-
-
-class WorkingSets(Record):
-    """The working set of each layer with parameters, in the order in which they run. Lesson 11."""
-
-    batch_bytes: int
-    parameter_bytes: int
-    layers: tuple[LayerWorkingSet, ...]
-
-
 def profile_layer_mem(
     model: nn.Module,
     inputs: steps.Inputs = None,
@@ -138,7 +89,7 @@ def profile_layer_mem(
 
     Lesson 11.
     """
-    observer = _Observer()
+    observer = Observer()
     with steps.ONE_AT_A_TIME:
         step = steps.step(model, inputs, shape, only_followed=True, **options)
         trace, probes = trace_and_probe(step, observer.watch)
@@ -180,100 +131,6 @@ def profile_layer_mem(
     )
 
 
-def profile_mem(
-    model: nn.Module,
-    inputs: steps.Inputs = None,
-    *,
-    shape: steps.Inputs = None,
-    **options: Unpack[steps.Options],
-) -> MemoryProfile:
-    """Return the memory of one step of ``model`` by category: the lecture's pie.
-
-    ``inputs`` (or ``shape``), the ``options`` (``training=False`` is inference) and what is raised
-    are those of :func:`~helpers.memory.estimate_peak_memory`.
-
-    >>> profile = profile_mem(nn.Linear(100, 10), (8, 100), optimizer=torch.optim.Adam)
-    >>> size_bytes = {row.category: row.size_bytes for row in profile.shares}
-    >>> [size_bytes[category] for category in ("parameter", "gradient", "optimizer state")]
-    [4040, 4040, 8088]
-
-    Lesson 11.
-    """
-    estimate = estimate_peak_memory(model, inputs, shape=shape, **options)
-    most_bytes = _most_bytes(estimate.timeline)
-    whole_bytes = sum(most_bytes.values())
-    shares = tuple(
-        MemoryShare(
-            category,
-            most_bytes[category],
-            most_bytes[category] / whole_bytes,
-            estimate.category_bytes.get(category, 0),
-        )
-        for category in timeline.CATEGORIES
-        if most_bytes.get(category)
-    )
-    return MemoryProfile(whole_bytes=whole_bytes, peak_bytes=estimate.peak_bytes, shares=shares)
-
-
-def profile_layer_alexnet(
-    model: nn.Module | None = None, inputs: steps.Inputs = ALEXNET_INPUT
-) -> WorkingSets:
-    """Return the working set of each layer of AlexNet that has parameters: input, parameters and
-    output.
-
-    ``model`` is torchvision's AlexNet unless given, and may be any other; ``inputs`` is one image
-    unless given.
-
-    Raises ModuleNotFoundError when torchvision is needed and missing, and what
-    :func:`~helpers.memory.estimate_peak_memory` raises.
-
-    >>> from helpers import LeNet
-    >>> sets = profile_layer_alexnet(LeNet(), (1, 1, 28, 28))
-    >>> {row.layer: row.parameter_bytes for row in sets.layers}
-    {'conv1': 624, 'conv2': 9664, 'fc1': 123360, 'fc2': 29040, 'fc3': 2440}
-
-    Lesson 11.
-    """
-    model = _alexnet() if model is None else model
-    observer = _Observer()
-    with steps.ONE_AT_A_TIME:
-        step = steps.step(model, inputs, training=False, only_followed=True)
-        trace = trace_step(step, observer.watch)
-    owned: Counter[str] = Counter()
-    for storage, (category, layer, _) in trace.names.items():
-        owned[layer] += trace.storage_bytes[storage] if category == "parameter" else 0
-    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
-    rows = tuple(
-        LayerWorkingSet(
-            layer,
-            kinds[layer],
-            call.input_bytes,
-            owned[layer],
-            call.output_bytes,
-            call.input_bytes + owned[layer] + call.output_bytes,
-        )
-        for layer, call in observer.calls.items()
-        if owned[layer]
-    )
-    batch = sum(
-        trace.storage_bytes[storage]
-        for storage, names in trace.names.items()
-        if names[0] == "input"
-    )
-    return WorkingSets(batch_bytes=batch, parameter_bytes=owned.total(), layers=rows)
-
-
-def _alexnet() -> nn.Module:
-    try:
-        from torchvision.models import alexnet
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "AlexNet comes with torchvision: install torchvision, or give a model"
-        ) from error
-    with torch.random.fork_rng(devices=[]):
-        return alexnet()
-
-
 @dataclass
 class _Calls:
     calls: int = 0
@@ -281,7 +138,7 @@ class _Calls:
     output_bytes: int = 0
 
 
-class _Observer:
+class Observer:
     """What hooks see of the second step: the calls of each module, and what autograd saves while it
     runs.
     """
@@ -352,7 +209,7 @@ def _tensor_bytes(values: Any) -> int:
 
 
 def _saved_by_layer(
-    observer: _Observer, trace: StepTrace, probes: list[Probe | None]
+    observer: Observer, trace: StepTrace, probes: list[Probe | None]
 ) -> Counter[str]:
     """Return the bytes that each layer was the first to save, without what is alive anyway.
 
@@ -397,7 +254,7 @@ def _workspace_by_layer(memory_timeline: timeline.MemoryTimeline) -> dict[str, i
 
 
 def _layers_to_show(
-    observer: _Observer, trace: StepTrace, category_bytes: dict[str, Counter[str]], extra: set[str]
+    observer: Observer, trace: StepTrace, category_bytes: dict[str, Counter[str]], extra: set[str]
 ) -> list[str]:
     """Return the layers of the table: those that ran an operator, in order, then those that only
     own something.
@@ -419,14 +276,3 @@ def _layers_to_show(
         or (layer not in observer.parents and layer in with_views)
     ]
     return called_layers + [layer for layer in sorted(owners | extra) if layer not in called_layers]
-
-
-def _most_bytes(memory_timeline: timeline.MemoryTimeline) -> dict[str, int]:
-    """Return the most bytes that each category has alive at any one event."""
-    by_category: dict[str, list[timeline.LiveTensor]] = defaultdict(list)
-    for tensor in memory_timeline.tensors:
-        by_category[tensor.category].append(tensor)
-    return {
-        name: max(timeline.live_bytes(tensors, len(memory_timeline.events)))
-        for name, tensors in by_category.items()
-    }
