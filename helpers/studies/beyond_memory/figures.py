@@ -80,8 +80,6 @@ def draw_epoch_times(estimate: TrainingEstimate) -> Figure:
     >>> estimate = estimate_training_for(LeNet, 2)  # doctest: +SKIP
     >>> draw_epoch_times(estimate).axes[0].get_xlabel()  # doctest: +SKIP
     'hidden units'
-
-    Lesson 12.
     """
     curves = {
         "estimated": [size.estimated_s / estimate.epochs for size in estimate.sizes],

@@ -80,8 +80,6 @@ def draw_memory(profiles: Mapping[str, MemoryProfile], *, title: str) -> Figure:
     >>> fig = draw_memory({"inference": profile}, title="Memory of LeNet by kind")
     >>> [text.get_text() for text in fig.legends[0].get_texts()][:3]
     ['parameter', 'input', 'activation']
-
-    Lesson 11.
     """
     wholes = {
         name: {part.category: part.size_bytes for part in profile.shares}
@@ -98,8 +96,6 @@ def draw_working_sets(sets: WorkingSets, *, title: str) -> Figure:
     >>> fig = draw_working_sets(WorkingSets(602112, 16388000, (row,)), title="AlexNet's last layer")
     >>> [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
     ['parameters', 'inputs', 'outputs']
-
-    Lesson 11.
     """
     parts = {
         "parameters": [row.parameter_bytes for row in sets.layers],
