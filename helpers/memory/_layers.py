@@ -5,11 +5,9 @@ Lesson 11.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 import torch
@@ -22,10 +20,11 @@ from helpers.memory._events import StepTrace, TracedOperator
 from helpers.memory._pipeline import trace_and_probe
 from helpers.memory._probing import Probe
 from helpers.memory._tracer import Tracer
-from helpers.results import Record, derived
+from helpers.memory._values import key_of_storage
+from helpers.results import Record
 
-_OWNED = ("weight", "bias", "buffer", "gradient", "optimizer state")
-_OUTSIDE_KINDS = {attribution.OUTSIDE_MODEL["loss"]: "loss"}
+_OWNED = ("weight", "bias", "buffer")
+_CATEGORIES = ("input", "output", *_OWNED, "gradient", "optimizer state", "saved", "workspace")
 
 
 class LayerMemory(Record):
@@ -94,48 +93,32 @@ def profile_layer_mem(
         step = steps.step(model, inputs, shape, only_followed=True, **options)
         trace, probes = trace_and_probe(step, observer.watch)
     memory_timeline = timeline.build_timeline(trace, probes, step.device)
-    saved = _saved_by_layer(observer, trace, probes)
-    category_bytes, workspace_bytes = (
-        _bytes_by_category(memory_timeline),
-        _workspace_by_layer(memory_timeline),
-    )
-    kinds = {name: type(module).__name__ for name, module in model.named_modules()} | _OUTSIDE_KINDS
-    layers = _layers_to_show(
-        observer,
-        trace,
-        category_bytes,
-        extra={layer for layer in saved | workspace_bytes if layer in kinds},
-    )
-    rows = [
-        derived(
-            LayerMemory,
-            observer.calls.get(layer, _Calls()),
+    layer_bytes = _bytes_by_category(memory_timeline)
+    layer_bytes["input"], layer_bytes["output"] = observer.input_bytes, observer.output_bytes
+    layer_bytes["saved"] = _saved_by_layer(observer, trace, probes)
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    kinds[attribution.OUTSIDE_MODEL["loss"]] = "loss"
+    rows = (
+        LayerMemory(
             layer=layer,
             kind=kinds[layer],
-            saved_bytes=saved[layer],
-            workspace_bytes=workspace_bytes.get(layer, 0),
+            calls=observer.calls[layer],
             **{
-                f"{category.replace(' ', '_')}_bytes": category_bytes[category][layer]
-                for category in _OWNED
+                f"{category.replace(' ', '_')}_bytes": layer_bytes[category][layer]
+                for category in _CATEGORIES
             },
         )
-        for layer in layers
-    ]
+        for layer in _layers_to_show(observer, trace, layer_bytes)
+        if layer in kinds
+    )
     return LayerMemoryProfile(
-        parameter_bytes=category_bytes["parameter"].total(),
-        gradient_bytes=category_bytes["gradient"].total(),
-        optimizer_state_bytes=category_bytes["optimizer state"].total(),
-        saved_bytes=saved.total(),
+        parameter_bytes=layer_bytes["weight"].total() + layer_bytes["bias"].total(),
+        gradient_bytes=layer_bytes["gradient"].total(),
+        optimizer_state_bytes=layer_bytes["optimizer state"].total(),
+        saved_bytes=layer_bytes["saved"].total(),
         uncertain=tuple(sorted(trace.uncertain)),
         layers=tuple(rows),
     )
-
-
-@dataclass
-class _Calls:
-    calls: int = 0
-    input_bytes: int = 0
-    output_bytes: int = 0
 
 
 class Observer:
@@ -143,54 +126,41 @@ class Observer:
     runs.
     """
 
-    def __init__(self) -> None:
-        self.calls: dict[str, _Calls] = {}
-        self.parents: set[str] = set()  # modules in which another module ran
-        self.saved: dict[int, str] = {}  # storage: the layer that saved it first
+    calls: Counter[str]
+    input_bytes: Counter[str]
+    output_bytes: Counter[str]
+    parents: set[str]  # modules in which another module ran
+    saved: dict[int, str]  # storage: the layer that saved it first
 
     @contextmanager
-    def watch(self, tracer: Tracer, layers: attribution.Layers) -> Iterator[None]:
+    def watch(self, tracer: Tracer) -> Iterator[None]:
         """Look at the modules' calls and at what autograd saves, from now to the end of the
         context.
         """
-        for notes in (self.calls, self.parents, self.saved):
-            notes.clear()
-        note_call = functools.partial(self._note_call, tracer, layers)
-        hook = torch.nn.modules.module.register_module_forward_hook(note_call, with_kwargs=True)
-        try:
-            with saved_tensors_hooks(
-                functools.partial(self._save, tracer, layers), lambda tensor: tensor
-            ):
-                yield
-        finally:
-            hook.remove()
+        layers = tracer.layers
+        self.calls, self.input_bytes, self.output_bytes = Counter(), Counter(), Counter()
+        self.parents, self.saved = set(), {}
 
-    def _note_call(
-        self,
-        tracer: Tracer,
-        layers: attribution.Layers,
-        module: nn.Module,
-        args: Any,
-        kwargs: Any,
-        outputs: Any,
-    ) -> None:
-        layer = layers.path_of(module)
-        if layer is None or tracer.phase != "forward":
-            return
-        calls = self.calls.setdefault(layer, _Calls())
-        calls.calls += 1
-        calls.input_bytes += _tensor_bytes((args, kwargs))
-        calls.output_bytes += _tensor_bytes(outputs)
-        self.parents.update(layers.around)
+        def note_call(module: nn.Module, args: Any, kwargs: Any, outputs: Any) -> None:
+            layer = layers.path_of(module)
+            if layer is None or tracer.phase != "forward":
+                return
+            self.calls[layer] += 1
+            self.input_bytes[layer] += _tensor_bytes((args, kwargs))
+            self.output_bytes[layer] += _tensor_bytes(outputs)
+            self.parents.update(layers.around)
 
-    def _save(
-        self, tracer: Tracer, layers: attribution.Layers, tensor: torch.Tensor
-    ) -> torch.Tensor:
-        """Note who saved the tensor first."""
-        storage = tracer.number(tensor)
-        if storage is not None:
-            self.saved.setdefault(storage, layers.running)
-        return tensor
+        def note_saved(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tracer.number(tensor)
+            if storage is not None:
+                self.saved.setdefault(storage, layers.running)
+            return tensor
+
+        with (
+            torch.nn.modules.module.register_module_forward_hook(note_call, with_kwargs=True),
+            saved_tensors_hooks(note_saved, lambda tensor: tensor),
+        ):
+            yield
 
 
 def _tensor_bytes(values: Any) -> int:
@@ -198,11 +168,7 @@ def _tensor_bytes(values: Any) -> int:
     the storage.
     """
     distinct = {
-        (
-            tensor.untyped_storage()._cdata,
-            tensor.storage_offset(),
-            tuple(tensor.shape),
-        ): tensor.nbytes
+        (key_of_storage(tensor), tensor.storage_offset(), tuple(tensor.shape)): tensor.nbytes
         for tensor in steps.tensors_of(values)
     }
     return sum(distinct.values())
@@ -218,14 +184,10 @@ def _saved_by_layer(
     """
     sizes = dict(trace.storage_bytes)
     saved: Counter[str] = Counter()
-    for event, probe in zip(trace.events[trace.start :], probes, strict=True):
+    for event, probe in zip(trace.second_step, probes, strict=True):
         if isinstance(event, TracedOperator) and probe is not None:
-            sizes.update(
-                (storage, size_bytes)
-                for (storage, _, _), size_bytes in zip(
-                    event.made_storages, probe.made_bytes, strict=True
-                )
-            )
+            storages = (made_storage.storage for made_storage in event.made_storages)
+            sizes.update(zip(storages, probe.made_bytes, strict=True))
             if event.function is None and event.phase in ("forward", "loss"):
                 saved[event.layer] += sum(probe.made_bytes)
     for storage, layer in observer.saved.items():
@@ -234,45 +196,35 @@ def _saved_by_layer(
 
 
 def _bytes_by_category(memory_timeline: timeline.MemoryTimeline) -> dict[str, Counter[str]]:
-    category_bytes: dict[str, Counter[str]] = defaultdict(Counter)
+    """Return the bytes of each layer by category, parameters as weights and biases; of the
+    workspace the most that one operator takes.
+    """
+    layer_bytes: dict[str, Counter[str]] = defaultdict(Counter)
     for tensor in memory_timeline.tensors:
-        category = tensor.category
+        category, layer = tensor.category, tensor.layer
         if category == "parameter":
-            category_bytes["bias" if "bias" in tensor.name else "weight"][tensor.layer] += (
-                tensor.size_bytes
-            )
-        category_bytes[category][tensor.layer] += tensor.size_bytes
-    return category_bytes
-
-
-def _workspace_by_layer(memory_timeline: timeline.MemoryTimeline) -> dict[str, int]:
-    most_bytes: dict[str, int] = defaultdict(int)
-    for tensor in memory_timeline.tensors:
-        if tensor.category == "workspace":
-            most_bytes[tensor.layer] = max(most_bytes[tensor.layer], tensor.size_bytes)
-    return most_bytes
+            category = "bias" if "bias" in tensor.name else "weight"
+        if category == "workspace":
+            layer_bytes[category][layer] = max(layer_bytes[category][layer], tensor.size_bytes)
+        else:
+            layer_bytes[category][layer] += tensor.size_bytes
+    return layer_bytes
 
 
 def _layers_to_show(
-    observer: Observer, trace: StepTrace, category_bytes: dict[str, Counter[str]], extra: set[str]
+    observer: Observer, trace: StepTrace, layer_bytes: dict[str, Counter[str]]
 ) -> list[str]:
     """Return the layers of the table: those that ran an operator, in order, then those that only
-    own something.
+    own something, save something or take a workspace.
     """
-    operators = [
-        event
-        for event in trace.events[trace.start :]
-        if isinstance(event, TracedOperator) and event.phase == "forward"
-    ]
-    with_views, without_views = (
-        {event.layer for event in operators},
-        {event.layer for event in operators if not event.only_views},
-    )
-    owners = set(category_bytes["parameter"]) | set(category_bytes["buffer"])
-    called_layers = [
-        layer
-        for layer in observer.calls
-        if layer in without_views | owners
-        or (layer not in observer.parents and layer in with_views)
-    ]
-    return called_layers + [layer for layer in sorted(owners | extra) if layer not in called_layers]
+    running = {
+        event.layer
+        for event in trace.second_step
+        if isinstance(event, TracedOperator)
+        and event.phase == "forward"
+        and not (event.only_views and event.layer in observer.parents)
+    }
+    owners = {layer for category in _OWNED for layer in layer_bytes[category]}
+    called = [layer for layer in observer.calls if layer in running | owners]
+    others = owners.union(layer_bytes["saved"], layer_bytes["workspace"]).difference(called)
+    return called + sorted(others)

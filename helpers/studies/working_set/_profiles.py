@@ -142,12 +142,12 @@ def profile_layer_alexnet(
         LayerWorkingSet(
             layer,
             kinds[layer],
-            call.input_bytes,
+            observer.input_bytes[layer],
             owned[layer],
-            call.output_bytes,
-            call.input_bytes + owned[layer] + call.output_bytes,
+            observer.output_bytes[layer],
+            observer.input_bytes[layer] + owned[layer] + observer.output_bytes[layer],
         )
-        for layer, call in observer.calls.items()
+        for layer in observer.calls
         if owned[layer]
     )
     batch = sum(
