@@ -33,9 +33,7 @@ from .memory import (
     fits as fits,
     max_batch_size as max_batch_size,
     measure_peak_memory as measure_peak_memory,
-    profile_layer_alexnet as profile_layer_alexnet,
     profile_layer_mem as profile_layer_mem,
-    profile_mem as profile_mem,
 )
 from .models import AlexNet as AlexNet, BasicFCModel as BasicFCModel, LeNet as LeNet
 from .operations import count_ops as count_ops, profile_ops as profile_ops
@@ -46,11 +44,7 @@ from .profiling import (
 )
 from .ranks import Ranks as Ranks
 from .timing import compare as compare, measure as measure, steady_allocator as steady_allocator
-from .training import (
-    estimate_training_for as estimate_training_for,
-    gpu_train as gpu_train,
-    train as train,
-)
+from .training import gpu_train as gpu_train, train as train
 from .widgets import (
     interactive_figure as interactive_figure,
     predict as predict,

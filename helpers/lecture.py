@@ -3,9 +3,9 @@ them.
 
 ``from helpers.lecture import *`` hands out what the lecture imported from its own module, which was
 never published: torch, nn, the clock, a LeNet with a loader of digits, and ten functions. They
-return what the functions of the same names in helpers return. What the lecture printed or drew,
-they print or draw as well; plotting draws, and a cell that needs a GPU ends without one in a
-sentence that says so.
+return what the functions of the same names return, in helpers or in the studies of lessons 11 and
+12. What the lecture printed or drew, they print or draw as well; plotting draws, and a cell that
+needs a GPU ends without one in a sentence that says so.
 
 Lesson 00.
 """
@@ -13,6 +13,7 @@ Lesson 00.
 from __future__ import annotations
 
 import functools
+import importlib
 from time import time
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from helpers import memory, models, operations, plotting, training, units
 from helpers.data import make_MNIST_loader
+from helpers.results import Record
 from helpers.training._loop import refuse_without_cuda
 
 __all__ = [ "BasicFCModel", "LeNet", "MNIST_trainloader", "estimate_training_for", "gpu_train",
@@ -70,6 +72,11 @@ def __getattr__(name: str) -> object:
     raise AttributeError(
         f"module 'helpers.lecture' has no attribute {name!r}; it has {', '.join(__all__)}"
     )
+
+
+def _study(name: str) -> Any:
+    """Return a room of helpers.studies, which stand above the library."""
+    return importlib.import_module(f"helpers.studies.{name}")
 
 
 def train(model: nn.Module, loader: DataLoader, epochs: int = 2) -> training.TrainingRun:
@@ -155,20 +162,20 @@ def profile_layer_mem(model: nn.Module, inputs: Any = None) -> memory.LayerMemor
     return step
 
 
-def profile_mem(model: nn.Module, inputs: Any = None) -> memory.MemoryProfile:
-    """Return :func:`.memory.profile_mem` of a training step; draw it and that of inference as
+def profile_mem(model: nn.Module, inputs: Any = None) -> Record:
+    """Return :func:`.working_set.profile_mem` of a training step; draw it and that of inference as
     shares of a whole.
 
     >>> profile = profile_mem(LeNet())  # doctest: +SKIP
     >>> profile.shares[0].category, profile.shares[0].size_bytes  # doctest: +SKIP
     ('parameter', 165128)
     """
-    name = type(model).__name__
+    name, study = type(model).__name__, _study("working_set")
     inference, step = (
-        memory.profile_mem(model, inputs, training=trains) for trains in (False, True)
+        study.profile_mem(model, inputs, training=trains) for trains in (False, True)
     )
     plotting.show(
-        plotting.draw_memory(
+        study.draw_memory(
             {"inference": inference, "training": step}, title=f"Memory of {name} by kind"
         ),
         alt=f"Pies of the memory of {name} by kind: {units.text(inference.whole_bytes, 'B')} in "
@@ -178,17 +185,18 @@ def profile_mem(model: nn.Module, inputs: Any = None) -> memory.MemoryProfile:
     return step
 
 
-def profile_layer_alexnet(model: nn.Module | None = None) -> memory.WorkingSets:
-    """Return the result of :func:`.memory.profile_layer_alexnet`, and draw it, a bar a layer.
+def profile_layer_alexnet(model: nn.Module | None = None) -> Record:
+    """Return the result of :func:`.working_set.profile_layer_alexnet`, and draw it, a bar a layer.
 
     >>> sets = profile_layer_alexnet()  # doctest: +SKIP
     >>> sets.batch_bytes  # doctest: +SKIP
     602112
     """
-    sets = memory.profile_layer_alexnet(model)
+    study = _study("working_set")
+    sets = study.profile_layer_alexnet(model)
     largest = max(sets.layers, key=lambda row: row.working_set_bytes)
     plotting.show(
-        plotting.draw_working_sets(sets, title="AlexNet, one image: the working set of each layer"),
+        study.draw_working_sets(sets, title="AlexNet, one image: the working set of each layer"),
         alt=f"Bars of AlexNet's layers, stacked of inputs, outputs and parameters: {largest.layer} "
         "has the largest "
         f"working set, {units.text(largest.working_set_bytes, 'B')}.",
@@ -196,15 +204,16 @@ def profile_layer_alexnet(model: nn.Module | None = None) -> memory.WorkingSets:
     return sets
 
 
-def estimate_training_for(model_class: type[nn.Module], epochs: int) -> training.TrainingEstimate:
-    """Estimate as :func:`.training.estimate_training_for` does; print and draw the seconds an
+def estimate_training_for(model_class: type[nn.Module], epochs: int) -> Record:
+    """Estimate as :func:`.beyond_memory.estimate_training_for` does; print and draw the seconds an
     epoch.
 
     >>> estimate = estimate_training_for(LeNet, 2)  # doctest: +SKIP
     >>> estimate.model, estimate.epochs  # doctest: +SKIP
     ('LeNet', 2)
     """
-    estimate = training.estimate_training_for(model_class, epochs)
+    study = _study("beyond_memory")
+    estimate = study.estimate_training_for(model_class, epochs)
     for size in estimate.sizes:
         print(
             f"{size.hidden} hidden: {units.text(size.estimated_s / epochs, 's')} an epoch, "
@@ -212,7 +221,7 @@ def estimate_training_for(model_class: type[nn.Module], epochs: int) -> training
         )
     narrowest, widest = estimate.sizes[0], estimate.sizes[-1]
     plotting.show(
-        plotting.draw_epoch_times(estimate),
+        study.draw_epoch_times(estimate),
         alt=f"The estimated time of an epoch of {estimate.model} over its hidden units: "
         f"{units.text(narrowest.estimated_s / epochs, 's')} with {narrowest.hidden}, "
         f"{units.text(widest.estimated_s / epochs, 's')} with {widest.hidden}.",

@@ -1,13 +1,7 @@
 from ._layers import (
     LayerMemory as LayerMemory,
     LayerMemoryProfile as LayerMemoryProfile,
-    LayerWorkingSet as LayerWorkingSet,
-    MemoryProfile as MemoryProfile,
-    MemoryShare as MemoryShare,
-    WorkingSets as WorkingSets,
-    profile_layer_alexnet as profile_layer_alexnet,
     profile_layer_mem as profile_layer_mem,
-    profile_mem as profile_mem,
 )
 from ._peak import (
     AliveGroup as AliveGroup,

@@ -9,6 +9,7 @@ either.
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +21,6 @@ from torch.autograd import profiler
 from helpers import steps
 
 _MARK = "helpers.memory:"
-# Kineto writes lines of its own to stderr, and reads its level once, at its first use.
-_QUIET_KINETO = {"KINETO_LOG_LEVEL": "6"}
 
 
 @dataclass
@@ -38,6 +37,17 @@ class AllocatorLog:
         self.marks += 1
         with profiler.record_function(_MARK + name):
             pass
+
+    @contextmanager
+    def recorded(self, name: str) -> Iterator[None]:
+        """Let the window ``name`` have what happens inside the context, also before an
+        exception.
+        """
+        self.mark(name)
+        try:
+            yield
+        finally:
+            self.mark("between")
 
     def window(self, name: str) -> list[int]:
         """Return the changes after the mark ``name``, once the record is closed."""
@@ -65,46 +75,32 @@ def record_allocations() -> Iterator[AllocatorLog]:
     Raises RuntimeError when a PyTorch profiler is already running, since there can be only one.
     """
     with steps.ONE_AT_A_TIME:
-        yield from _record_allocations()
+        if torch.autograd._profiler_enabled():
+            raise RuntimeError(
+                "a PyTorch profiler is running, and there can be only one: leave it before "
+                "measuring memory"
+            )
+        # Kineto writes lines of its own to stderr, and reads its level once, at its first use.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+        log = AllocatorLog()
+        with profiler.profile(use_kineto=True, profile_memory=True) as profile:
+            yield log
+        log._windows.update(_cut_windows(profile.kineto_results.experimental_event_tree()))
 
 
-def _record_allocations() -> Iterator[AllocatorLog]:
-    if torch.autograd._profiler_enabled():
-        raise RuntimeError(
-            "a PyTorch profiler is running, and there can be only one: leave it before measuring "
-            "memory"
-        )
-    for name, value in _QUIET_KINETO.items():
-        os.environ.setdefault(name, value)
-    log = AllocatorLog()
-    with profiler.profile(use_kineto=True, profile_memory=True) as profile:
-        yield log
-    log._windows.update(
-        _cut_windows(_order_changes(profile.kineto_results.experimental_event_tree()))
-    )
-
-
-def _order_changes(roots: list) -> list[int | str]:
-    """Return the changes in bytes and the names of the marks, in the order of time."""
-    timed_items, pending = [], list(roots)
+def _cut_windows(roots: list) -> dict[str, list[int]]:
+    """Return the changes in bytes after each mark, in the order of time."""
+    events, pending = [], list(roots)
     while pending:
-        event = pending.pop()
-        pending.extend(event.children)
-        if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
-            timed_items.append((event.start_time_ns, event.extra_fields.alloc_size))
-        elif event.name.startswith(_MARK):
-            timed_items.append((event.start_time_ns, event.name.removeprefix(_MARK)))
-    return [item for _, item in sorted(timed_items, key=lambda pair: pair[0])]
-
-
-def _cut_windows(items: list[int | str]) -> dict[str, list[int]]:
+        events.append(pending.pop())
+        pending.extend(events[-1].children)
     windows: dict[str, list[int]] = {}
     changes: list[int] = []
-    for item in items:
-        if isinstance(item, str):
-            changes = windows.setdefault(item, [])
-        else:
-            changes.append(item)
+    for event in sorted(events, key=operator.attrgetter("start_time_ns")):
+        if event.name.startswith(_MARK):
+            changes = windows.setdefault(event.name.removeprefix(_MARK), [])
+        elif event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
+            changes.append(event.extra_fields.alloc_size)
     return windows
 
 
@@ -117,7 +113,7 @@ def cuda_usage(call: Callable[[], object], device: torch.device) -> tuple[Usage,
     before_bytes = torch.cuda.memory_allocated(device)
     value = call()
     torch.cuda.synchronize(device)
-    peak_bytes = torch.cuda.max_memory_allocated(device) - before_bytes
     return Usage(
-        peak_bytes=peak_bytes, kept_bytes=torch.cuda.memory_allocated(device) - before_bytes
+        peak_bytes=torch.cuda.max_memory_allocated(device) - before_bytes,
+        kept_bytes=torch.cuda.memory_allocated(device) - before_bytes,
     ), value

@@ -5,6 +5,7 @@ unseen.
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,9 +32,10 @@ class Layers:
         self._parameters = {
             id(tensor): name.rpartition(".")[0] for name, tensor in model.named_parameters()
         }
-        self._running: list[str] = []
-        self._starts: list[int] = []  # of the backward graph's sequence numbers
-        self._owners: list[str] = []
+        # the paths of the modules that are running, the outermost first
+        self.around: list[str] = []
+        # the backward graph's first sequence number, and the layer of its nodes from there on
+        self._owners: list[tuple[int, str]] = []
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -41,30 +43,29 @@ class Layers:
         of their own.
         """
         module = torch.nn.modules.module
-        before = module.register_module_forward_pre_hook(self._enter)
-        after = module.register_module_forward_hook(self._leave, always_call=True)
-        try:
+        with (
+            module.register_module_forward_pre_hook(self._enter),
+            module.register_module_forward_hook(self._leave, always_call=True),
+        ):
             yield
-        finally:
-            before.remove()
-            after.remove()
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
-        if id(module) in self._names:
-            self.push(self._names[id(module)])
+        path = self.path_of(module)
+        if path is not None:
+            self.push(path)
 
     def _leave(self, module: nn.Module, _inputs: Any, _outputs: Any) -> None:
-        if id(module) in self._names:
+        if self.path_of(module) is not None:
             self.pop()
 
     def push(self, name: str) -> None:
         """Let what follows belong to ``name``, until the matching :meth:`pop`."""
-        self._running.append(name)
+        self.around.append(name)
         self._note()
 
     def pop(self) -> None:
         """Go back to what was running before the last :meth:`push`."""
-        self._running.pop()
+        self.around.pop()
         self._note()
 
     def path_of(self, module: nn.Module) -> str | None:
@@ -72,28 +73,24 @@ class Layers:
         return self._names.get(id(module))
 
     def _note(self) -> None:
-        self._starts.append(torch._C._autograd._get_sequence_nr())
-        self._owners.append(self.running)
+        self._owners.append((torch._C._autograd._get_sequence_nr(), self.running))
 
     @property
     def running(self) -> str:
         """The path of the innermost module that runs, the empty string outside."""
-        return self._running[-1] if self._running else ""
-
-    @property
-    def around(self) -> tuple[str, ...]:
-        """The paths of the modules that are running, the outermost first."""
-        return tuple(self._running)
+        return self.around[-1] if self.around else ""
 
     def of_operator(self) -> str:
         """Return the path of the layer to which the operator that is running belongs."""
         node = torch._C._current_autograd_node()
-        if self._running or node is None:
+        if self.around or node is None:
             return self.running
         if hasattr(node, "variable"):
             return self._parameters.get(id(node.variable), "")
-        position = bisect.bisect_right(self._starts, node._sequence_nr()) - 1
-        return self._owners[position] if position >= 0 else ""
+        position = bisect.bisect_right(
+            self._owners, node._sequence_nr(), key=operator.itemgetter(0)
+        )
+        return self._owners[position - 1][1] if position else ""
 
 
 class BackwardNodes:
@@ -140,36 +137,13 @@ def _node_key(node: Any) -> Any:
     return ("parameter", id(node.variable)) if hasattr(node, "variable") else node._sequence_nr()
 
 
-class SavedNumbers:
-    """The Python numbers that a product or a quotient keeps for backward: in C++ each is a tensor
-    of its own.
+def saved_number_bytes(function: Any, args: tuple[Any, ...]) -> int:
+    """Return the size of the Python number that this operator keeps for backward, 0 if it keeps
+    none.
 
-    No fake tensor shows them. ``storages`` are the trace's numbers for those that a node still
-    keeps.
+    In C++ such a number is a tensor of its own, which no fake tensor shows.
     """
-
-    def __init__(self) -> None:
-        self._kept: dict[Any, list[int]] = {}
-
-    @staticmethod
-    def saved_bytes(function: Any, args: tuple[Any, ...]) -> int:
-        """Return the size of the number that this operator keeps, 0 if it keeps none."""
-        if function not in _KEEPS_ITS_NUMBER or not torch.is_grad_enabled() or len(args) < 2:
-            return 0
-        tensor, number = args[:2]
-        requires_grad = isinstance(tensor, torch.Tensor) and tensor.requires_grad
-        return _NUMBER_BYTES.get(type(number), 0) if requires_grad else 0
-
-    def keep(self, storage: int) -> None:
-        """Note that the node which autograd made last keeps ``storage``."""
-        self._kept.setdefault(torch._C._autograd._get_sequence_nr() - 1, []).append(storage)
-
-    def drop_by_node(self, node_key: Any) -> list[int]:
-        """Forget the storages that end with this node, and return them."""
-        return self._kept.pop(node_key, [])
-
-    def drop_at_end(self) -> list[int]:
-        """Forget the storages that end with the graph, and return them."""
-        dropped = [storage for storages in self._kept.values() for storage in storages]
-        self._kept.clear()
-        return dropped
+    if function not in _KEEPS_ITS_NUMBER or not torch.is_grad_enabled():
+        return 0
+    tensor, number = args
+    return _NUMBER_BYTES.get(type(number), 0) if tensor.requires_grad else 0

@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -22,12 +22,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from helpers import steps
 
 
-@contextmanager
-def quiet_fakes() -> Iterator[None]:
+def quiet_fakes() -> AbstractContextManager:
     """Keep PyTorch from logging the traceback of an error that is raised anyway."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    with mock.patch.object(logger, "disabled", True):
-        yield
+    return mock.patch.object(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
 
 
 class _AskedByTorchOnly(type):
@@ -40,17 +37,13 @@ class _AskedByTorchOnly(type):
         return asker.partition(".")[0] == "torch" and isinstance(value, FakeTensor)
 
 
-class _HiddenFakeTensor(metaclass=_AskedByTorchOnly):
-    pass
-
-
 def hide_fakes() -> AbstractContextManager:
     """Let a model that looks whether it is traced (transformers) do what it does in a real run."""
-    return mock.patch.object(torch._subclasses, "FakeTensor", _HiddenFakeTensor)
+    hidden_class = _AskedByTorchOnly("HiddenFakeTensor", (), {})
+    return mock.patch.object(torch._subclasses, "FakeTensor", hidden_class)
 
 
-@contextmanager
-def foreach_as_real(step: steps.Step) -> Iterator[None]:
+def foreach_as_real(step: steps.Step) -> AbstractContextManager:
     """Let optimizers choose for fake parameters the implementation that they choose for real ones
     on the device.
     """
@@ -58,17 +51,14 @@ def foreach_as_real(step: steps.Step) -> Iterator[None]:
     devices = module._get_foreach_kernels_supported_devices()
     if step.device.type in devices:
         devices = [*devices, step.runs_on.type]
-    with (
-        mock.patch.object(
-            module, "_foreach_supported_types", [*module._foreach_supported_types, FakeTensor]
-        ),
-        mock.patch.object(module, "_get_foreach_kernels_supported_devices", return_value=devices),
-    ):
-        yield
+    return mock.patch.multiple(
+        module,
+        _foreach_supported_types=[*module._foreach_supported_types, FakeTensor],
+        _get_foreach_kernels_supported_devices=lambda: devices,
+    )
 
 
-@contextmanager
-def see_generator_states(write_state: Callable[[torch.Tensor], None]) -> Iterator[None]:
+def see_generator_states(write_state: Callable[[torch.Tensor], None]) -> AbstractContextManager:
     """See the states of the random generator that checkpointing keeps: no operator makes them."""
     real_get_rng_state = torch.get_rng_state
 
@@ -78,12 +68,10 @@ def see_generator_states(write_state: Callable[[torch.Tensor], None]) -> Iterato
         write_state(state)
         return state
 
-    with mock.patch.object(torch, "get_rng_state", get_rng_state):
-        yield
+    return mock.patch.object(torch, "get_rng_state", get_rng_state)
 
 
-@contextmanager
-def see_sizes(write_resized: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
+def see_sizes(write_resized: Callable[[torch.UntypedStorage], None]) -> AbstractContextManager:
     """See the sizes that a model gives to storages themselves: no operator does it."""
     real_resize = torch.UntypedStorage.resize_
 
@@ -92,5 +80,4 @@ def see_sizes(write_resized: Callable[[torch.UntypedStorage], None]) -> Iterator
         write_resized(storage)
         return result
 
-    with mock.patch.object(torch.UntypedStorage, "resize_", resize_, create=True):
-        yield
+    return mock.patch.object(torch.UntypedStorage, "resize_", resize_, create=True)

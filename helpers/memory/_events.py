@@ -11,13 +11,15 @@ operator in the trace: :func:`as_without_mode` gives the trace as it is without.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
+import math
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
+Leaf = TypeVar("Leaf")
 # by an operator's key: position of a result, its strides
 Layouts = dict[Any, dict[int, tuple[int, ...]]]
 
@@ -39,6 +41,29 @@ class TensorSpec:
     content: bytes | None  # its values, where the operator's results have the sizes that they say
     storage: int | None = field(compare=False)
     is_view: bool = field(compare=False)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its elements, as of a torch.Tensor."""
+        return math.prod(self.sizes) * self.dtype.itemsize
+
+
+def leaves_of(kind: type[Leaf], values: Any) -> list[Leaf]:
+    """Return what of ``kind`` is in nested ``values``, in order."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, kind)]
+
+
+def written_values(function: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return those of the arguments that ``function`` writes."""
+    arguments = function._schema.arguments
+    values = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    return [
+        values[argument.name]
+        for argument in arguments
+        if argument.alias_info is not None
+        and argument.alias_info.is_write
+        and argument.name in values
+    ]
 
 
 def strides_of(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -93,6 +118,11 @@ class TracedOperator:
         )
 
     @functools.cached_property
+    def operands(self) -> list[TensorSpec]:
+        """The tensors among its arguments, in order."""
+        return leaves_of(TensorSpec, self.arguments)
+
+    @functools.cached_property
     def key(self) -> Any:
         """Equal for two operators that make and take the same."""
         return key_of(self.function, self.grad_mode, self.arguments)
@@ -126,6 +156,15 @@ class StepTrace:
     uncertain: set[str] = field(default_factory=set)  # what had to be assumed
     start: int = 0
 
+    @property
+    def second_step(self) -> list[TracedOperator | Release]:
+        """The events of the second step, which counts."""
+        return self.events[self.start :]
+
+    def made_bytes(self, operator: TracedOperator) -> list[int]:
+        """Return the bytes of the storages that ``operator`` made."""
+        return [self.storage_bytes[result.storage] for result in operator.made_storages]
+
 
 _ATEN = torch.ops.aten
 _ADD = _ATEN.add.Tensor
@@ -147,25 +186,20 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
     """
     makers = {
         storage: event
-        for event in _operators(trace.events)
+        for event in trace.events
+        if isinstance(event, TracedOperator)
         for storage, _, _ in event.made_storages
     }
     real_storages: dict[int, int] = {}  # a result's storage: the one that it really is
     events: list[TracedOperator | Release] = list(trace.events[: trace.start])
-    second_step = trace.events[trace.start :]
+    second_step = trace.second_step
     continued: set[int] = set()
     for position, event in enumerate(second_step):
         if isinstance(event, Release):
-            if event.storage in continued:
-                continued.remove(event.storage)
-            else:
+            if event.storage not in continued:
                 events.append(Release(real_storages.get(event.storage, event.storage)))
             continue
-        function = (
-            _in_place_operator(event, makers, trace)
-            if _releases_first_operand(event, second_step, position)
-            else None
-        )
+        function = _in_place_operator(event, second_step[position + 1 :], makers, trace)
         if function is None:
             events.append(event)
             continue
@@ -175,48 +209,35 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
             operand_storage, operand_storage
         )
         events.append(replace(event, function=function, made_storages=()))
-    gradients = {
-        real_storages.get(storage, storage): name for storage, name in trace.gradients.items()
-    }
-    return replace(trace, events=events, gradients=gradients)
-
-
-def _operators(events: list[TracedOperator | Release]) -> Iterator[TracedOperator]:
-    return (event for event in events if isinstance(event, TracedOperator))
-
-
-def _releases_first_operand(
-    event: TracedOperator, events: list[TracedOperator | Release], position: int
-) -> bool:
-    """Return whether the first operand is released before the next operator."""
-    operand = _first_operand(event)
-    if operand is None:
-        return False
-    for later in events[position + 1 :]:
-        if not isinstance(later, Release):
-            return False
-        if later.storage == operand.storage:
-            return True
-    return False
-
-
-def _first_operand(event: TracedOperator) -> TensorSpec | None:
-    operand = event.arguments[0][0] if event.arguments[0] else None
-    return operand if isinstance(operand, TensorSpec) and operand.storage is not None else None
+    return replace(
+        trace,
+        events=events,
+        gradients={
+            real_storages.get(storage, storage): name for storage, name in trace.gradients.items()
+        },
+    )
 
 
 def _in_place_operator(
-    event: TracedOperator, makers: dict[int, TracedOperator], trace: StepTrace
+    event: TracedOperator,
+    later_events: list[TracedOperator | Release],
+    makers: dict[int, TracedOperator],
+    trace: StepTrace,
 ) -> torch._ops.OpOverload | None:
     """Return the operator that really ran, None where it is the one in the trace."""
-    operand = _first_operand(event)
-    if operand is None or operand.storage is None:
+    operand = event.arguments[0][0] if event.arguments[0] else None
+    if event.segment == 0 or not isinstance(operand, TensorSpec) or operand.is_view:
         return None
-    maker = makers.get(operand.storage)
-    if event.segment == 0 or maker is None or operand.is_view or len(event.made_storages) != 1:
+    if operand.storage is None or operand.storage not in makers:
         return None
-    if trace.storage_bytes[event.made_storages[0].storage] != trace.storage_bytes[operand.storage]:
+    if trace.made_bytes(event) != [trace.storage_bytes[operand.storage]]:
         return None
+    # the operand is released before the next operator
+    if Release(operand.storage) not in itertools.takewhile(
+        lambda later: isinstance(later, Release), later_events
+    ):
+        return None
+    maker = makers[operand.storage]
     if _is_accumulation(event, maker):
         return _ATEN.add_.Tensor
     if event.function is not None and maker.segment == event.segment and maker.name in _ZEROS:
@@ -232,6 +253,5 @@ def _is_accumulation(event: TracedOperator, maker: TracedOperator) -> bool:
     first was made by an earlier node and ends with the sum, which no operand of a sum inside a
     node's own formula does.
     """
-    tensors = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
-    is_plain_sum = event.function is _ADD and len(tensors) == 2 and not event.arguments[1]
+    is_plain_sum = event.function is _ADD and len(event.operands) == 2 and not event.arguments[1]
     return is_plain_sum and event.may_accumulate and maker.segment != event.segment

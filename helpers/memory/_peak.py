@@ -15,7 +15,8 @@ neither number.
 from __future__ import annotations
 
 import math
-from collections import Counter
+import operator
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Unpack
@@ -25,10 +26,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from helpers import hardware, steps, units
-from helpers.checks import boolean, number, whole_number
+from helpers.checks import number, whole_number
 from helpers.memory import _allocator as allocator, _timeline as timeline
 from helpers.memory._pipeline import trace_and_probe
-from helpers.memory._values import MOST_ELEMENTS
+from helpers.memory._values import MOST_ELEMENTS, key_of_storage
 from helpers.results import Record, derived
 from helpers.steps import ModelError as ModelError
 
@@ -36,9 +37,7 @@ _LARGEST_GROUPS = 20
 LEFT_OUT = {
     "cpu": "what oneDNN and MKL take from the system themselves; Python, and PyTorch's code",
     "cuda": "CUDA's context and kernels; the workspaces that cuBLAS keeps; what the allocator "
-    "holds "
-    "and no tensor uses "
-    "(up to 1 MiB of each large block)",
+    "holds and no tensor uses (up to 1 MiB of each large block)",
 }
 
 
@@ -136,7 +135,6 @@ def estimate_peak_memory(
 
     Lesson 11.
     """
-    boolean("training", training)
     with steps.ONE_AT_A_TIME:
         step = steps.step(
             model,
@@ -150,76 +148,56 @@ def estimate_peak_memory(
             target=target,
         )
         trace, probes = trace_and_probe(step)
-        return _estimate(
-            timeline.build_timeline(trace, probes, step.device),
-            tuple(sorted(trace.uncertain)),
-            step,
-        )
+        memory_timeline = timeline.build_timeline(trace, probes, step.device)
+        return _estimate(memory_timeline, trace.uncertain, step)
 
 
 def _step_text(step: steps.Step) -> str:
     """Return in words which step it is, with the defaults that the caller may not have meant."""
-    dtypes = sorted(
-        {str(parameter.dtype).removeprefix("torch.") for parameter in step.model.parameters()}
-    )
+    dtypes = sorted({str(parameter.dtype) for parameter in step.model.parameters()})
     types = f"parameters in {' and '.join(dtypes)}" if dtypes else "no parameters"
     if step.autocast is not None:
-        types += f", autocast to {str(step.autocast).removeprefix('torch.')}"
+        types += f", autocast to {step.autocast}"
     elif torch.is_autocast_enabled(step.runs_on.type):
         cast_to = torch.get_autocast_dtype(step.runs_on.type)
-        types += f", in the caller's own autocast to {str(cast_to).removeprefix('torch.')}"
-    kind = "training" if step.training else "inference without gradients"
-    parts = [f"{kind} on {step.input_text}", types]
-    if step.training:
-        is_default = step.loss is steps.sum_of_outputs
-        parts.append(
-            "the loss is the sum of the outputs" if is_default else "the loss is the one given"
-        )
-        make_optimizer = step.make_optimizer
-        optimizer_name = (
-            make_optimizer.__name__ if isinstance(make_optimizer, type) else "the one given"
-        )
-        parts.append(
-            "no optimizer"
-            if make_optimizer is None
-            else f"the optimizer is {optimizer_name}, in its second step"
-        )
-        parts.append("activations are those of one forward and backward pass")
-        parts.append(
+        types += f", in the caller's own autocast to {cast_to}"
+    types = types.replace("torch.", "")
+    if not step.training:
+        return f"inference without gradients on {step.input_text}; {types}"
+    is_default = step.loss is steps.sum_of_outputs
+    optimizer = step.make_optimizer
+    optimizer_name = optimizer.__name__ if isinstance(optimizer, type) else "the one given"
+    optimizer_text = f"the optimizer is {optimizer_name}, in its second step"
+    return "; ".join(
+        [
+            f"training on {step.input_text}",
+            types,
+            "the loss is the sum of the outputs" if is_default else "the loss is the one given",
+            "no optimizer" if optimizer is None else optimizer_text,
+            "activations are those of one forward and backward pass",
             "the outputs are dropped once the loss is known: a loop that keeps them needs their "
-            "bytes besides"
-        )
-    return "; ".join(parts)
+            "bytes besides",
+        ]
+    )
 
 
 def _estimate(
-    memory_timeline: timeline.MemoryTimeline, uncertain: tuple[str, ...], step: steps.Step
+    memory_timeline: timeline.MemoryTimeline, uncertain: set[str], step: steps.Step
 ) -> PeakEstimate:
     if not memory_timeline.events:
         raise steps.ModelError("the model ran no operator, so there is nothing to estimate")
-    peak_event = max(
-        range(len(memory_timeline.events)),
-        key=lambda event: memory_timeline.events[event].live_bytes,
-    )
-    peak = memory_timeline.events[peak_event]
-    sizes: Counter[tuple[str, str]] = Counter()
-    counts: Counter[tuple[str, str]] = Counter()
+    peak = max(memory_timeline.events, key=operator.attrgetter("live_bytes"))
+    peak_event = memory_timeline.events.index(peak)
     categories: Counter[str] = Counter()
+    sizes_by_group: dict[tuple[str, str], list[int]] = defaultdict(list)
     for tensor in memory_timeline.alive_at(peak_event):
-        sizes[tensor.category, tensor.layer] += tensor.size_bytes
-        counts[tensor.category, tensor.layer] += 1
         categories[tensor.category] += tensor.size_bytes
-    rows = [(*group, counts[group], size) for group, size in sizes.most_common()]
-    smallest_rows = rows[_LARGEST_GROUPS:]
-    if len(smallest_rows) > 1:
-        others = (
-            "others",
-            "",
-            sum(group[2] for group in smallest_rows),
-            sum(group[3] for group in smallest_rows),
-        )
-        rows = [*rows[:_LARGEST_GROUPS], others]
-    groups = tuple(AliveGroup(*group, group[3] / max(peak.live_bytes, 1)) for group in rows)
+        sizes_by_group[tensor.category, tensor.layer].append(tensor.size_bytes)
+    groups = sorted(sizes_by_group.items(), key=lambda group: -sum(group[1]))
+    smallest_groups = groups[_LARGEST_GROUPS:]
+    if len(smallest_groups) > 1:
+        sizes = [size for _, sizes in smallest_groups for size in sizes]
+        groups[_LARGEST_GROUPS:] = [(("others", ""), sizes)]
     return derived(
         PeakEstimate,
         peak,
@@ -228,9 +206,12 @@ def _estimate(
         peak_event=peak_event,
         category_bytes={name: categories[name] for name in timeline.CATEGORIES if categories[name]},
         device=str(step.device),
-        uncertain=uncertain,
+        uncertain=tuple(sorted(uncertain)),
         left_out=LEFT_OUT[step.device.type],
-        alive=groups,
+        alive=tuple(
+            AliveGroup(*group, len(sizes), sum(sizes), sum(sizes) / peak.live_bytes)
+            for group, sizes in groups
+        ),
         timeline=memory_timeline,
     )
 
@@ -262,7 +243,6 @@ def measure_peak_memory(
 
     Lesson 11.
     """
-    boolean("training", training)
     with steps.ONE_AT_A_TIME, steps.undisturbed():
         step = steps.step(
             model,
@@ -298,9 +278,13 @@ def _real_copy(step: steps.Step) -> steps.Step:
 
 def _measure_on_cpu(step: steps.Step) -> tuple[int, int]:
     with allocator.record_allocations() as log:
-        log.mark("copy")  # inside the record, so that a release of any of it is seen
-        real_step = _real_copy(step)
-        copy_bytes = _storage_bytes(real_step)
+        real_step = _real_copy(step)  # inside the record, so that a release of any of it is seen
+        copy_bytes = sum(
+            {
+                key_of_storage(tensor): tensor.untyped_storage().nbytes()
+                for tensor in steps.tensors_of(real_step.model, real_step.arguments)
+            }.values()
+        )
         log.mark("first step")
         real_step = _first_step(real_step)
         log.mark("second step")
@@ -330,16 +314,6 @@ def _first_step(step: steps.Step) -> steps.Step:
     torch.clear_autocast_cache()  # the caller's own autocast would keep the casts of this step
     steps.drop_gradients(ready_step)
     return ready_step
-
-
-def _storage_bytes(step: steps.Step) -> int:
-    """Return the bytes of the distinct storages of the model's tensors and the inputs."""
-    tensors = steps.tensors_of(step.model, step.arguments)
-    return sum(
-        {
-            tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors
-        }.values()
-    )
 
 
 class Fit(Record):
@@ -472,7 +446,7 @@ def max_batch_size(
         memory_bytes=limit,
         estimates=len(peaks),
         uncertain=tuple(
-            sorted({sentence for estimate in estimates.values() for sentence in estimate.uncertain})
+            sorted(set().union(*(estimate.uncertain for estimate in estimates.values())))
         ),
         smallest_batch_size=smallest,
     )
@@ -489,12 +463,9 @@ def _memory_of(device: str) -> int:
     """
     card = hardware.machine_card()
     target = torch.device(device)
-    gpus = [
-        gpu.memory_bytes
-        for index, gpu in enumerate(card.gpus or ())
-        if index == (target.index or 0)
-    ]
-    sizes = gpus if target.type == "cuda" else [card.ram_bytes, card.memory_limit_bytes]
+    sizes = [card.ram_bytes, card.memory_limit_bytes]
+    if target.type == "cuda":
+        sizes = [gpu.memory_bytes for gpu in card.gpus or ()][target.index or 0 :][:1]
     known_sizes = [size for size in sizes if size is not None]
     if not known_sizes:
         raise ValueError(
@@ -511,10 +482,9 @@ def _smallest_that_runs(peak: Callable[[int], int], input_batch: int, at_most: i
     for batch in sorted(batch for batch in {1, 2, input_batch} if 1 <= batch <= at_most):
         try:
             peak(batch)
+            return batch
         except steps.ModelError as error:
             errors[batch] = error
-        else:
-            return batch
     raise errors.get(input_batch, errors[1])
 
 
@@ -551,7 +521,7 @@ def _extrapolate(peak: Callable[[int], int], low: int, high: int, limit: int) ->
     """Return a batch over ``high`` that no longer fits by the line through the two, 64 times
     ``high`` at the most.
     """
-    slope = (peak(high) - peak(low)) / max(high - low, 1)
+    slope = (peak(high) - peak(low)) / (high - low)
     batch = high + int((limit - peak(high)) / slope) + 1 if slope > 0 else 64 * high
     return min(max(batch, high + 1), 64 * high)
 
@@ -575,11 +545,9 @@ def _batch_and_resize(arguments: steps.Arguments) -> tuple[int, Callable[[int], 
 
     def resize(new_batch: int) -> steps.Arguments:
         def resize_leaf(leaf: Any) -> Any:
-            return (
-                steps.Shape((new_batch, *leaf.shape[1:]))
-                if isinstance(leaf, steps.Shape)
-                else _repeat_rows(leaf, new_batch)
-            )
+            if isinstance(leaf, steps.Shape):
+                return steps.Shape((new_batch, *leaf.shape[1:]))
+            return _repeat_rows(leaf, new_batch)
 
         return arguments.replaced(resize_leaf)
 
@@ -594,12 +562,8 @@ def _repeat_rows(tensor: torch.Tensor, batch: int) -> torch.Tensor:
     estimate does not keep.
     """
     sizes = (batch, *tensor.shape[1:])
-    if (
-        tensor.is_floating_point()
-        or tensor.is_complex()
-        or not len(tensor)
-        or math.prod(sizes) > MOST_ELEMENTS
-    ):
+    is_number = tensor.is_floating_point() or tensor.is_complex()
+    if is_number or not len(tensor) or math.prod(sizes) > MOST_ELEMENTS:
         return tensor.new_zeros(()).expand(sizes)
     rows = torch.arange(batch, device=tensor.device) % len(tensor)
     return tensor[rows.sort().values]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from helpers import steps
 from helpers.memory import _tracer as tracer
 from helpers.memory._events import Layouts, StepTrace, as_without_mode
@@ -9,7 +11,7 @@ from helpers.memory._probing import Probe, probe_operators
 
 
 def trace_and_probe(
-    step: steps.Step, observe: tracer.Observe = tracer.UNOBSERVED
+    step: steps.Step, observe: tracer.Observe = nullcontext
 ) -> tuple[StepTrace, list[Probe | None]]:
     """Return the trace of ``step`` as autograd writes it without fake tensors, and a probe for each
     of its events.

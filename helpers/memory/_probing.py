@@ -14,36 +14,50 @@ copies them at its own size too; where neither holds, it is run as it is.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch._prims_common import compute_required_storage_length
 from torch.utils import _pytree as pytree
 
 from helpers import steps
 from helpers.memory import _allocator as allocator
-from helpers.memory._events import Layouts, StepTrace, TensorSpec, TracedOperator, strides_of
+from helpers.memory._events import (
+    Layouts,
+    StepTrace,
+    TensorSpec,
+    TracedOperator,
+    leaves_of,
+    strides_of,
+    written_values,
+)
+from helpers.memory._values import read_as
 
-_FREE = (
+# what is not run: None is no operator
+_NOT_RUN = (
+    None,
     torch.ops.aten.lift_fresh.default,
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.resize_.default,
     torch.ops.aten._efficientzerotensor.default,
 )
+# what an operator raises that cannot be run alone
+_ERRORS = (RuntimeError, ValueError, IndexError, MemoryError)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What one operator takes, and the real sizes of the storages it made, in the order of
+    """The most that one operator takes, and the real sizes of the storages it made, in the order of
     ``TracedOperator.made_storages``.
     """
 
-    usage: allocator.Usage
+    peak_bytes: int
     made_bytes: tuple[int, ...]
 
 
@@ -52,7 +66,7 @@ class _Run:
     """One distinct operator that was run: where its changes stand, and what it returned."""
 
     mark: str
-    usage: allocator.Usage | None
+    peak_bytes: int | None  # None where the log has it
     output_bytes: dict[int, int]
     output_strides: dict[int, tuple[int, ...]] = field(default_factory=dict)
     kept_outputs: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -68,19 +82,16 @@ def probe_operators(trace: StepTrace, step: steps.Step) -> tuple[list[Probe | No
     taken to need what it returns, and ``trace.uncertain`` then says so. Where a CPU stands in for a
     GPU, nothing is run.
     """
-    events = trace.events[trace.start :]
+    events = trace.second_step
     if step.device.type != step.runs_on.type:
         return [_probe(event, None, trace, None) for event in events], {}
     device = step.device
     with steps.undisturbed(), torch.autocast(device.type, enabled=False):
-        if device.type == "cuda":
-            runner, log = _Runner(trace, device), None
+        is_cpu = device.type == "cpu"
+        inside_bytes = probe_large_operators(trace) if is_cpu else {}
+        with allocator.record_allocations() if is_cpu else contextlib.nullcontext() as log:
+            runner = _Runner(trace, device, inside_bytes, log)
             runs = [runner.run(event) for event in events]
-        else:
-            runner = _Runner(trace, device, probe_large_operators(events, trace))
-            with allocator.record_allocations() as log:
-                runner.log = log
-                runs = [runner.run(event) for event in events]
     return [
         _probe(event, run, trace, log) for event, run in zip(events, runs, strict=True)
     ], runner.layouts
@@ -91,134 +102,103 @@ def _probe(
 ) -> Probe | None:
     if not isinstance(event, TracedOperator):
         return None
-    fake_bytes = tuple(trace.storage_bytes[result.storage] for result in event.made_storages)
+    fake_bytes = tuple(trace.made_bytes(event))
     if run is None:
-        return Probe(allocator.Usage(sum(fake_bytes), sum(fake_bytes)), fake_bytes)
-    usage = run.usage
-    if usage is None:
+        return Probe(sum(fake_bytes), fake_bytes)
+    peak_bytes = run.peak_bytes
+    if peak_bytes is None:
         assert log is not None  # what a CPU runs is recorded
-        usage = allocator.usage(log.window(run.mark))
-    return Probe(usage, tuple(run.output_bytes[result.position] for result in event.made_storages))
+        peak_bytes = allocator.usage(log.window(run.mark)).peak_bytes
+    return Probe(
+        peak_bytes, tuple(run.output_bytes[result.position] for result in event.made_storages)
+    )
 
 
 class _Runner:
     def __init__(
-        self, trace: StepTrace, device: torch.device, inside_bytes: dict[Any, int] | None = None
+        self,
+        trace: StepTrace,
+        device: torch.device,
+        inside_bytes: dict[Any, int],
+        log: allocator.AllocatorLog | None,
     ) -> None:
-        self.log: allocator.AllocatorLog | None = None
         self.layouts: Layouts = {}
-        self._trace, self._device, self._inside_bytes = trace, device, inside_bytes or {}
+        self._trace, self._device, self._inside_bytes, self._log = trace, device, inside_bytes, log
         self._runs: dict[Any, _Run | None] = {}
-        self._opaque: dict[int, tuple[str, int, torch.Tensor]] = {}
+        # of the storages whose size only the operator that made them knows
+        self._makers: dict[int | None, tuple[str, int]] = {}
+        self._opaque: dict[int | None, torch.Tensor] = {}
 
     def run(self, event: Any) -> _Run | None:
-        if (
-            not isinstance(event, TracedOperator)
-            or event.only_views
-            or event.function in (None, *_FREE)
-        ):
+        if not isinstance(event, TracedOperator):
             return None
-        key = self._key(event)
+        if event.only_views or event.function in _NOT_RUN:
+            return None
+        # operands that hold what another operator has made tell two apart
+        key = event.key, tuple(self._makers.get(spec.storage) for spec in event.operands)
         if key not in self._runs:
             self._runs[key] = self._run_alone(event, str(len(self._runs)))
         run = self._runs[key]
         if run is None:
+            self._trace.uncertain.add(
+                f"{event.function} cannot be run alone here: what it takes inside is not counted"
+            )
             return None
         for result in event.made_storages:
             if result.position in run.kept_outputs:
-                self._opaque[result.storage] = (
-                    run.mark,
-                    result.position,
-                    run.kept_outputs[result.position],
-                )
+                self._makers[result.storage] = run.mark, result.position
+                self._opaque[result.storage] = run.kept_outputs[result.position]
             strides = run.output_strides.get(result.position, result.strides)
             if strides != result.strides:
                 self.layouts.setdefault(event.key, {})[result.position] = strides
         return run
 
-    def _key(self, event: TracedOperator) -> Any:
-        """Return the operator's key, and which of its operands hold what another operator has
-        made.
-        """
-        specs = (
-            leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)
-        )
-        makers = (
-            self._opaque[spec.storage][:2] if spec.storage in self._opaque else () for spec in specs
-        )
-        return event.key, tuple(makers)
-
     def _run_alone(self, event: TracedOperator, mark: str) -> _Run | None:
         inside_bytes = self._inside_bytes.get(event.key)
         if inside_bytes is not None:
-            made_bytes = {
+            output_bytes = {
                 result.position: self._trace.storage_bytes[result.storage]
                 for result in event.made_storages
             }
-            kept_bytes = sum(made_bytes.values())
-            return _Run(mark, allocator.Usage(kept_bytes + inside_bytes, kept_bytes), made_bytes)
-        is_too_large = (
-            self._device.type == "cpu" and _needed_bytes(event, self._trace) > _machine_bytes() / 2
-        )
+            return _Run(mark, sum(output_bytes.values()) + inside_bytes, output_bytes)
+        own_bytes = [*self._trace.made_bytes(event), *(spec.nbytes for spec in event.operands)]
+        is_too_large = self._device.type == "cpu" and sum(own_bytes) > _machine_bytes() / 2
         if is_too_large or self._lacks_workspace(event):
-            self._note_not_run(event)
             return None
-        function = event.function
-        assert function is not None  # else there is nothing to run, and nobody asks for it
-
-        def call() -> Any:
-            with torch.set_grad_enabled(event.grad_mode):
-                return function(*arguments, **keywords)
-
-        usage = None
+        peak_bytes = None
         try:
-            arguments, keywords = pytree.tree_map_only(
-                TensorSpec, self._make_operand, event.arguments
-            )
-            if self.log is None:
-                call()  # the libraries take at their first call what they keep
-                usage, outputs = allocator.cuda_usage(call, self._device)
+            arguments = pytree.tree_map_only(TensorSpec, self._make_operand, event.arguments)
+            if self._log is None:
+                _call(event, arguments)  # the libraries take at their first call what they keep
+                usage, outputs = allocator.cuda_usage(lambda: _call(event, arguments), self._device)
+                peak_bytes = usage.peak_bytes
             else:
-                self.log.mark(mark)
-                try:
-                    outputs = call()
-                finally:
-                    self.log.mark("between")
-        except (RuntimeError, ValueError, IndexError, NotImplementedError, MemoryError):
-            self._note_not_run(event)
+                with self._log.recorded(mark):
+                    outputs = _call(event, arguments)
+        except _ERRORS:
             return None
-        return self._finish_run(event, mark, usage, pytree.tree_leaves(outputs))
+        return self._finish_run(event, mark, peak_bytes, pytree.tree_leaves(outputs))
 
     def _lacks_workspace(self, event: TracedOperator) -> bool:
         """Return whether an operand is a workspace whose maker could not be run: without it a
         kernel may crash.
         """
         return any(
-            isinstance(leaf, TensorSpec)
-            and leaf.dtype is torch.uint8
-            and 0 in leaf.sizes
-            and leaf.storage is not None
-            and leaf.storage not in self._opaque
+            spec.dtype is torch.uint8
+            and 0 in spec.sizes
+            and spec.storage is not None
+            and spec.storage not in self._opaque
             and event.segment > 0
-            for leaf in pytree.tree_leaves(event.arguments)
-        )
-
-    def _note_not_run(self, event: TracedOperator) -> None:
-        self._trace.uncertain.add(
-            f"{event.function} cannot be run alone here: what it takes inside is not counted"
+            for spec in event.operands
         )
 
     def _finish_run(
-        self, event: TracedOperator, mark: str, usage: allocator.Usage | None, outputs: list[Any]
+        self, event: TracedOperator, mark: str, peak_bytes: int | None, outputs: list[Any]
     ) -> _Run:
         """Note the real sizes, and keep an output whose size only the operator knows: another may
         need its content.
         """
-        run = _Run(
-            mark,
-            usage,
-            {position: self._bytes_of(output) for position, output in enumerate(outputs)},
-        )
+        run = _Run(mark, peak_bytes, dict(enumerate(map(self._bytes_of, outputs))))
         for storage, position, _ in event.made_storages:
             output = outputs[position]
             if isinstance(output, torch.Tensor) and output.numel() and output.storage_offset() == 0:
@@ -236,41 +216,37 @@ class _Runner:
 
     def _make_operand(self, spec: TensorSpec) -> torch.Tensor:
         if spec.storage in self._opaque:
-            return _view_as_specified(self._opaque[spec.storage][2], spec)
+            return _view_as_specified(self._opaque[spec.storage], spec)
         if spec.room_bytes:
-            storage_bytes = zeros((spec.room_bytes,), (1,), torch.uint8, spec.device)
+            room = torch.zeros(spec.room_bytes, dtype=torch.uint8, device=spec.device)
             return torch.empty(0, dtype=spec.dtype, device=spec.device).set_(
-                storage_bytes.untyped_storage(), 0, spec.sizes, spec.strides
+                room.untyped_storage(), 0, spec.sizes, spec.strides
             )
+        operand = zeros(spec)
         if spec.content is not None:
-            values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype).reshape(spec.sizes)
-            operand = torch.empty_strided(
-                spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device
-            ).copy_(values)
-        else:
-            operand = zeros(spec.sizes, spec.strides, spec.dtype, spec.device)
-        operand = operand.conj() if spec.is_conj else operand
-        return torch._neg_view(operand) if spec.is_neg else operand
+            values = torch.frombuffer(bytearray(spec.content), dtype=spec.dtype)
+            operand.copy_(values.reshape(spec.sizes))
+        return operand
+
+
+def _call(event: TracedOperator, arguments: Any) -> Any:
+    assert event.function is not None  # else there is nothing to run, and nobody asks for it
+    positional, named = arguments
+    with torch.set_grad_enabled(event.grad_mode):
+        return event.function(*positional, **named)
 
 
 def _view_as_specified(output: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """Return the result of another operator as ``spec`` views it; as it is where only the operator
     knows its size.
     """
-    needed_bytes = _extent(spec.sizes, spec.strides) * spec.dtype.itemsize
+    needed_bytes = (
+        compute_required_storage_length(spec.sizes, spec.strides, 0) * spec.dtype.itemsize
+    )
     has_room = 0 < needed_bytes <= output.untyped_storage().nbytes()
     if not has_room or output.dtype != spec.dtype or output.shape == spec.sizes:
         return output
     return output.as_strided(spec.sizes, spec.strides, 0)
-
-
-def _needed_bytes(event: TracedOperator, trace: StepTrace) -> int:
-    """Return the bytes of the operator's own tensors, its operands' and its results'."""
-    specs = [leaf for leaf in pytree.tree_leaves(event.arguments) if isinstance(leaf, TensorSpec)]
-    operand_bytes = sum(math.prod(spec.sizes) * spec.dtype.itemsize for spec in specs)
-    return operand_bytes + sum(
-        trace.storage_bytes[result.storage] for result in event.made_storages
-    )
 
 
 def _machine_bytes() -> float:
@@ -293,30 +269,24 @@ _BY_ROWS = frozenset({ "mm", "bmm", "addmm", "baddbmm", "_to_copy", "clone", "co
     "embedding_dense_backward"})  # fmt: skip
 
 
-def probe_large_operators(events: Iterable[Any], trace: StepTrace) -> dict[Any, int]:
+def probe_large_operators(trace: StepTrace) -> dict[Any, int]:
     """Return, by key, the bytes that the large operators take inside, where the small sizes tell
     it.
     """
     large_events = {
         event.key: event
-        for event in events
+        for event in trace.second_step
         if isinstance(event, TracedOperator) and _is_large(event, trace)
     }
-    small_runs: dict[Any, list[_SmallRun | None]] = {}
+    small_runs: dict[Any, list[_SmallRun]] = {}
     if not large_events:
         return {}
     with allocator.record_allocations() as log:
         for key, event in large_events.items():
-            small_runs[key] = [_run_small(event, small_size, log) for small_size in _SMALL_SIZES]
-    finished_runs = {
-        key: [run for run in runs if run is not None] for key, runs in small_runs.items()
-    }
-    complete_runs = {
-        key: runs for key, runs in finished_runs.items() if len(runs) == len(_SMALL_SIZES)
-    }
+            with contextlib.suppress(*_ERRORS):
+                small_runs[key] = [_run_small(event, size, log) for size in _SMALL_SIZES]
     inside_by_key = {
-        key: _inside_at_full_size(large_events[key], runs, log)
-        for key, runs in complete_runs.items()
+        key: _inside_at_full_size(large_events[key], runs, log) for key, runs in small_runs.items()
     }
     return {key: inside for key, inside in inside_by_key.items() if inside is not None}
 
@@ -331,16 +301,14 @@ def _inside_at_full_size(
     inside_bytes = [usage.peak_bytes - usage.kept_bytes for usage in usages]
     if inside_bytes[0] == inside_bytes[1]:
         return inside_bytes[0]
-    operands = list(
-        zip(_operand_bytes(event.arguments), *(run.operand_bytes for run in runs), strict=True)
-    )
-    copied_bytes = {
-        sum(operand[0] for operand in subset)
-        for count in range(1, len(operands) + 1)
-        for subset in itertools.combinations(operands, count)
-        if inside_bytes
-        == [sum(operand[1] for operand in subset), sum(operand[2] for operand in subset)]
-    }
+    full_bytes = [spec.nbytes for spec in event.operands]
+    operands = list(zip(full_bytes, *(run.operand_bytes for run in runs), strict=True))
+    copied_bytes = set()
+    for count in range(1, len(operands) + 1):
+        for subset in itertools.combinations(operands, count):
+            subset_bytes, *small_bytes = map(sum, zip(*subset, strict=True))
+            if small_bytes == inside_bytes:
+                copied_bytes.add(subset_bytes)
     return copied_bytes.pop() if len(copied_bytes) == 1 else None
 
 
@@ -351,76 +319,40 @@ class _SmallRun(NamedTuple):
     operand_bytes: list[int]
 
 
-def _operand_bytes(arguments: Any) -> list[int]:
-    operands = [
-        leaf
-        for leaf in pytree.tree_leaves(arguments)
-        if isinstance(leaf, TensorSpec | torch.Tensor)
-    ]
-    shapes = [
-        operand.sizes if isinstance(operand, TensorSpec) else operand.shape for operand in operands
-    ]
-    return [
-        math.prod(shape) * operand.dtype.itemsize
-        for shape, operand in zip(shapes, operands, strict=True)
-    ]
-
-
 def _is_large(event: TracedOperator, trace: StepTrace) -> bool:
     if event.function is None or event.only_views:
         return False
-    is_elementwise = torch.Tag.pointwise in event.function.tags
-    is_random = torch.Tag.nondeterministic_seeded in event.function.tags
+    tags = event.function.tags
+    is_elementwise = torch.Tag.pointwise in tags
+    is_random = torch.Tag.nondeterministic_seeded in tags
     if is_random or not (is_elementwise or event.name in _BY_ROWS):
         return False
-    made_bytes = sum(trace.storage_bytes[result.storage] for result in event.made_storages)
-    written_bytes = sum(
-        math.prod(value.sizes) * value.dtype.itemsize
-        for argument, value in zip(
-            event.function._schema.arguments, event.arguments[0], strict=False
-        )
-        if isinstance(value, TensorSpec)
-        and argument.alias_info is not None
-        and argument.alias_info.is_write
-    )
-    return made_bytes + written_bytes > _LARGE_BYTES
+    written = written_values(event.function, event.arguments[0], {})
+    written_bytes = sum(value.nbytes for value in written if isinstance(value, TensorSpec))
+    return sum(trace.made_bytes(event)) + written_bytes > _LARGE_BYTES
 
 
-def _run_small(
-    event: TracedOperator, small_size: int, log: allocator.AllocatorLog
-) -> _SmallRun | None:
-    """Run the operator with its large sizes about ``small_size``; return None where it cannot be
-    run so.
+def _run_small(event: TracedOperator, small_size: int, log: allocator.AllocatorLog) -> _SmallRun:
+    """Run the operator with its large sizes about ``small_size``.
+
+    Raises one of ``_ERRORS`` where it cannot be run so.
     """
-    assert event.function is not None  # as it is large
     mark = str(log.marks)
-    smaller_sizes = _smaller_sizes(event.arguments, small_size)
-    try:
-        arguments, keywords = pytree.tree_map(
-            lambda leaf: _scale(leaf, smaller_sizes), event.arguments
-        )
-    except ValueError:
-        return None
-    operand_bytes = _operand_bytes((arguments, keywords))
-    with torch.set_grad_enabled(event.grad_mode):
-        log.mark(mark)
-        try:
-            outputs = event.function(*arguments, **keywords)
-        except (RuntimeError, ValueError, IndexError, NotImplementedError):
-            return None
-        finally:
-            log.mark("between")
+    smaller_sizes = _smaller_sizes(event, small_size)
+    arguments = pytree.tree_map(lambda leaf: _scale(leaf, smaller_sizes), event.arguments)
+    with log.recorded(mark):
+        outputs = _call(event, arguments)
     del outputs
-    return _SmallRun(mark, operand_bytes)
+    return _SmallRun(mark, [operand.nbytes for operand in leaves_of(torch.Tensor, arguments)])
 
 
-def _smaller_sizes(arguments: Any, small_size: int) -> dict[int, int]:
+def _smaller_sizes(event: TracedOperator, small_size: int) -> dict[int, int]:
     """Return a smaller size for each large one: of the same alignment, and different from the
     others.
     """
-    leaves = pytree.tree_leaves(arguments)
-    sizes = {size for leaf in leaves if isinstance(leaf, TensorSpec) for size in leaf.sizes}
-    sizes |= {leaf for leaf in leaves if type(leaf) is int}  # an embedding's rows
+    sizes = {size for spec in event.operands for size in spec.sizes}
+    # an embedding's rows
+    sizes |= {leaf for leaf in pytree.tree_leaves(event.arguments) if type(leaf) is int}
     large_sizes = sorted(size for size in sizes if size > 2 * max(_SMALL_SIZES))
     return {size: small_size + 16 * rank + size % 16 for rank, size in enumerate(large_sizes)}
 
@@ -428,9 +360,7 @@ def _smaller_sizes(arguments: Any, small_size: int) -> dict[int, int]:
 def _scale(leaf: Any, smaller_sizes: dict[int, int]) -> Any:
     if isinstance(leaf, TensorSpec):
         sizes = tuple(smaller_sizes.get(size, size) for size in leaf.sizes)
-        operand = zeros(sizes, _strides(leaf, sizes), leaf.dtype, leaf.device)
-        operand = operand.conj() if leaf.is_conj else operand
-        return torch._neg_view(operand) if leaf.is_neg else operand
+        return zeros(replace(leaf, sizes=sizes, strides=_strides(leaf, sizes)))
     return smaller_sizes.get(leaf, leaf) if type(leaf) is int else leaf
 
 
@@ -444,37 +374,31 @@ def _strides(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
     for dimension in sorted(
         range(len(sizes)), key=lambda dimension: (spec.strides[dimension], -dimension)
     ):
-        if spec.strides[dimension] == 0 or spec.sizes[dimension] == 1:
-            strides[dimension] = 0 if spec.strides[dimension] == 0 else scaled_reach
+        size, stride = spec.sizes[dimension], spec.strides[dimension]
+        if stride == 0:
             continue
-        gap, remainder = divmod(spec.strides[dimension], reach)
+        if size == 1:
+            strides[dimension] = scaled_reach
+            continue
+        gap, remainder = divmod(stride, reach)
         if remainder or gap < 1:
             raise ValueError("the layout overlaps")
         strides[dimension] = scaled_reach * gap
-        reach, scaled_reach = (
-            spec.strides[dimension] * spec.sizes[dimension],
-            strides[dimension] * sizes[dimension],
-        )
+        reach, scaled_reach = stride * size, strides[dimension] * sizes[dimension]
     return tuple(strides)
 
 
-def _extent(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return the number of elements from a tensor's first to its last, both included."""
-    return (
-        sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
-        if 0 not in sizes
-        else 0
-    )
-
-
-def zeros(
-    sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
+def zeros(spec: TensorSpec) -> torch.Tensor:
     """Return zeros; large ones on a CPU are pages that the system hands out without taking memory
     until a write.
     """
-    extent = _extent(sizes, strides)
-    if device.type != "cpu" or extent * dtype.itemsize < _ZERO_PAGES_FROM_BYTES:
-        return torch.empty_strided(sizes, strides, dtype=dtype, device=device).zero_()
-    pages = torch.from_numpy(np.zeros(extent * dtype.itemsize, dtype=np.uint8))
-    return pages.view(dtype).as_strided(sizes, strides)
+    length = compute_required_storage_length(spec.sizes, spec.strides, 0)
+    size_bytes = length * spec.dtype.itemsize
+    if spec.device.type != "cpu" or size_bytes < _ZERO_PAGES_FROM_BYTES:
+        operand = torch.empty_strided(
+            spec.sizes, spec.strides, dtype=spec.dtype, device=spec.device
+        ).zero_()
+    else:
+        pages = torch.from_numpy(np.zeros(size_bytes, dtype=np.uint8))
+        operand = pages.view(spec.dtype).as_strided(spec.sizes, spec.strides)
+    return read_as(operand, is_conj=spec.is_conj, is_neg=spec.is_neg)

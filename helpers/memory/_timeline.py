@@ -82,104 +82,8 @@ class _Life:
     category: str
     layer: str
     size_bytes: int
-    start: int
+    start_event: int
     end: int | None = None
-
-
-def build_timeline(
-    trace: StepTrace, probes: list[Probe | None], device: torch.device
-) -> MemoryTimeline:
-    """Return the timeline of the trace's second step."""
-    replay = _Replay(trace, device)
-    events = trace.events[trace.start :]
-    for event, probe in zip(events, probes, strict=True):
-        if isinstance(event, Release):
-            replay.release(event.storage)
-        elif probe is not None and not event.only_views:
-            replay.run(event, probe)
-    return replay.timeline()
-
-
-class _Replay:
-    """Play a step's operators and releases, and keep the life of each storage."""
-
-    def __init__(self, trace: StepTrace, device: torch.device) -> None:
-        self._trace = trace
-        self._block_bytes = _CUDA_BLOCK_BYTES if device.type == "cuda" else 1
-        self._lives: list[_Life] = []
-        self._operators: list[TracedOperator] = []
-        self._by_storage: dict[int, _Life] = {}
-        for storage in trace.carried:
-            category, layer, name = trace.names.get(storage, ("other", "", "kept by the model"))
-            self._add_life(
-                storage, trace.storage_bytes[storage], name=name, category=category, layer=layer
-            )
-
-    @property
-    def _now(self) -> int:
-        return max(len(self._operators) - 1, 0)
-
-    def _add_life(
-        self, storage: int | None, size_bytes: int, *, name: str, category: str, layer: str
-    ) -> _Life:
-        rounded = -(-size_bytes // self._block_bytes) * self._block_bytes
-        life = _Life(name, category, layer, rounded, start=self._now)
-        self._lives.append(life)
-        if storage is not None:
-            self._by_storage[storage] = life
-        return life
-
-    def run(self, operator: TracedOperator, probe: Probe) -> None:
-        self._operators.append(operator)
-        made_bytes = 0
-        for (storage, _, _), size_bytes in zip(
-            operator.made_storages, probe.made_bytes, strict=True
-        ):
-            category = _CATEGORY_OF_PHASE[operator.phase]
-            life = self._add_life(
-                storage, size_bytes, name=operator.name, category=category, layer=operator.layer
-            )
-            made_bytes += life.size_bytes
-            if storage in self._trace.gradients:
-                life.layer, life.name = self._trace.gradients[storage]
-                life.category = "gradient"
-        workspace_bytes = probe.usage.peak_bytes - made_bytes
-        if workspace_bytes > 0:
-            life = self._add_life(
-                None,
-                workspace_bytes,
-                name=operator.name,
-                category="workspace",
-                layer=operator.layer,
-            )
-            life.end = self._now
-
-    def release(self, storage: int) -> None:
-        life = self._by_storage[storage]
-        life.end = self._now
-        phase = self._operators[-1].phase if self._operators else "forward"
-        if life.category == "activation" and phase not in ("forward", "loss"):
-            life.category = "saved activation"
-
-    def timeline(self) -> MemoryTimeline:
-        last = self._now
-        tensors = tuple(
-            derived(
-                LiveTensor,
-                life,
-                start_event=life.start,
-                end_event=last if life.end is None else life.end,
-            )
-            for life in self._lives
-            if life.size_bytes
-        )
-        events = tuple(
-            Event(operator.name, operator.layer, operator.phase, level)
-            for operator, level in zip(
-                self._operators, live_bytes(tensors, len(self._operators)), strict=True
-            )
-        )
-        return MemoryTimeline(tensors, events)
 
 
 _CATEGORY_OF_PHASE = {
@@ -188,6 +92,68 @@ _CATEGORY_OF_PHASE = {
     "backward": "activation gradient",
     "optimizer": "optimizer temporary",
 }
+
+
+def build_timeline(
+    trace: StepTrace, probes: list[Probe | None], device: torch.device
+) -> MemoryTimeline:
+    """Return the timeline of the trace's second step."""
+    lives, operators = _replay(trace, probes, _CUDA_BLOCK_BYTES if device.type == "cuda" else 1)
+    last = max(len(operators) - 1, 0)
+    tensors = tuple(
+        derived(LiveTensor, life, end_event=last if life.end is None else life.end)
+        for life in lives
+        if life.size_bytes
+    )
+    levels = live_bytes(tensors, len(operators))
+    events = tuple(
+        Event(operator.name, operator.layer, operator.phase, level)
+        for operator, level in zip(operators, levels, strict=True)
+    )
+    return MemoryTimeline(tensors, events)
+
+
+def _replay(
+    trace: StepTrace, probes: list[Probe | None], block_bytes: int
+) -> tuple[list[_Life], list[TracedOperator]]:
+    """Play the step's operators and releases; return the life of each storage and workspace, in
+    blocks of ``block_bytes``, and the operators that are no mere views.
+    """
+    lives: list[_Life] = []
+    lives_by_storage: dict[int, _Life] = {}
+    operators: list[TracedOperator] = []
+    now = 0
+
+    def begin_life(name: str, category: str, layer: str, size_bytes: int) -> _Life:
+        rounded = -(-size_bytes // block_bytes) * block_bytes
+        lives.append(_Life(name, category, layer, rounded, now))
+        return lives[-1]
+
+    for storage in trace.carried:
+        category, layer, name = trace.names.get(storage, ("other", "", "kept by the model"))
+        life = begin_life(name, category, layer, trace.storage_bytes[storage])
+        lives_by_storage[storage] = life
+    for event, probe in zip(trace.second_step, probes, strict=True):
+        if isinstance(event, Release):
+            life = lives_by_storage[event.storage]
+            life.end = now
+            phase = operators[-1].phase if operators else "forward"
+            if life.category == "activation" and phase not in ("forward", "loss"):
+                life.category = "saved activation"
+        elif probe is not None and not event.only_views:
+            now = len(operators)
+            operators.append(event)
+            workspace_bytes = probe.peak_bytes
+            for made, size_bytes in zip(event.made_storages, probe.made_bytes, strict=True):
+                category, layer, name = _CATEGORY_OF_PHASE[event.phase], event.layer, event.name
+                if made.storage in trace.gradients:
+                    category, (layer, name) = "gradient", trace.gradients[made.storage]
+                life = begin_life(name, category, layer, size_bytes)
+                lives_by_storage[made.storage] = life
+                workspace_bytes -= life.size_bytes
+            if workspace_bytes > 0:
+                begin_life(event.name, "workspace", event.layer, workspace_bytes).end = now
+    return lives, operators
 
 
 def live_bytes(tensors: Iterable[LiveTensor], events: int) -> list[int]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -41,9 +42,10 @@ from helpers.memory._events import (
     TensorSpec,
     TracedOperator,
     key_of,
+    leaves_of,
     strides_of,
 )
-from helpers.memory._values import KnownValues, written_tensors
+from helpers.memory._values import KnownValues, key_of_storage, written_tensors
 from helpers.operations._shapes import MATRIX_PRODUCTS, batch_sizes, check_positions, check_types
 
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
@@ -56,16 +58,15 @@ _BY_VALUES = (
 _BACKWARD_BY_VALUES = ("prod", "cumprod")
 _GROUPED_PRODUCTS = ("_grouped_mm", "_scaled_grouped_mm")
 
-Observe = Callable[["Tracer", attribution.Layers], AbstractContextManager]
-UNOBSERVED: Observe = lambda _tracer, _layers: nullcontext()  # noqa: E731
+Observe = Callable[["Tracer"], AbstractContextManager]
 
 
 def trace_step(
-    step: steps.Step, observe: Observe = UNOBSERVED, layouts: Layouts | None = None
+    step: steps.Step, observe: Observe = nullcontext, layouts: Layouts | None = None
 ) -> StepTrace:
     """Run two steps like ``step`` on fake copies and return the life of every tensor.
 
-    ``observe(tracer, layers)`` is a context around the second step, for those who want to see more
+    ``observe(tracer)`` is a context around the second step, for those who want to see more
     of it. ``layouts`` has the strides that an operator's results really have, where PyTorch's fake
     ones have others.
 
@@ -83,11 +84,11 @@ def _trace_undisturbed(step: steps.Step, observe: Observe, layouts: Layouts) -> 
         fake_step = steps.copied(step, copy_tensor=copier.copy_tensor, refill=values.learn)
     layers = attribution.Layers(fake_step.model)
     tracer = Tracer(fake_mode, layers, step, values, layouts)
-    tracer.trace.uncertain.update(step.assumed)
-    for name in steps.opaque_classes(step.model, step.arguments):
-        tracer.trace.uncertain.add(
-            f"a {name} cannot be looked into: tensors that it holds are not counted"
-        )
+    opaque_sentences = (
+        f"a {name} cannot be looked into: tensors that it holds are not counted"
+        for name in steps.opaque_classes(step.model, step.arguments)
+    )
+    tracer.trace.uncertain.update(step.assumed, opaque_sentences)
     with (
         steps.in_one_thread(fake_step.model),
         steps.uncompiled(),
@@ -101,7 +102,7 @@ def _trace_undisturbed(step: steps.Step, observe: Observe, layouts: Layouts) -> 
         tracer,
         layers.watch(),
     ):
-        return _run_two_steps(fake_step, tracer, observe(tracer, layers))
+        return _run_two_steps(fake_step, tracer, observe(tracer))
 
 
 def _copy_generators() -> AbstractContextManager:
@@ -160,15 +161,6 @@ class _Alive:
     is_free: bool
 
 
-class _ResizedStorages(NamedTuple):
-    """The storages that were given another size: as they are now, and the numbers of what they
-    were.
-    """
-
-    made_storages: tuple[MadeStorage, ...]
-    gone: list[int]
-
-
 class Tracer(TorchDispatchMode):
     """Write down each operator, the storages it made, and each release, in order."""
 
@@ -186,20 +178,18 @@ class Tracer(TorchDispatchMode):
         self.trace = StepTrace()
         self.phase = "preparation"
         self.makes_lengths = False  # PyTorch writes them in memory, without an operator
-        self._fake_mode, self._layers, self._values, self._layouts = (
-            fake_mode,
-            layers,
-            values,
-            layouts,
-        )
+        self._fake_mode, self.layers = fake_mode, layers
+        self._values, self._layouts = values, layouts
         self._device, self._runs_on = step.device, step.runs_on
-        self._nodes, self._numbers = attribution.BackwardNodes(), attribution.SavedNumbers()
+        self._nodes = attribution.BackwardNodes()
+        # the storages of numbers that a node of the backward graph still keeps
+        self._saved_numbers: dict[Any, list[int]] = defaultdict(list)
         self._alive: dict[int, _Alive] = {}
         self._outside: dict[int, torch.UntypedStorage] = {}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        self._release(self._numbers.drop_by_node(self._nodes.observe()))
+        self._release(self._saved_numbers.pop(self._nodes.observe(), []))
         if function.namespace in _NOT_OPERATORS:
             return function(*args, **kwargs)
         if function.__name__.startswith("_nested_"):
@@ -218,7 +208,10 @@ class Tracer(TorchDispatchMode):
                 )
         if function not in _CONSTANTS:
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._fake_twin, (args, kwargs))
-        if torch.Tag.data_dependent_output in function.tags and not _is_known(args):
+        if (
+            torch.Tag.data_dependent_output in function.tags
+            and getattr(args[0], "constant", None) is None
+        ):
             known_values = self._values.compute(function, args, kwargs)
             self._note_draws(args, kwargs)
             if self._values.takes_finite:
@@ -226,13 +219,9 @@ class Tracer(TorchDispatchMode):
                     "the model asks whether its activations are finite numbers: they are taken so"
                 )
             return known_values[0] if known_values else self._unknown_value(function, args[0])
-        _check_types(function, args)
+        self._check_operands(function, args)
         self._note_values(function, args)
-        self._check_positions(function, args)
-        by_values = torch.Tag.dynamic_output_shape in function.tags or function in _BY_VALUES
-        describe = functools.partial(
-            self._describe, by_values=by_values, may_fill=function._schema.is_mutable
-        )
+        describe = functools.partial(self._describe, function)
         argument_specs = pytree.tree_map_only(torch.Tensor, describe, (args, kwargs))
         outputs = self._outputs(function, args, kwargs, argument_specs)
         pytree.tree_map_only(torch.Tensor, _check_dense, outputs)
@@ -247,44 +236,36 @@ class Tracer(TorchDispatchMode):
             for position, leaf in enumerate(pytree.tree_leaves(outputs))
             if isinstance(leaf, torch.Tensor) and not self.knows(leaf)
         )
-        resized = self._note_resized(function, args, kwargs, outputs)
-        self.write(function, made_storages + resized.made_storages, argument_specs)
-        self._release(resized.gone)
-        number_bytes = self._numbers.saved_bytes(function, args)
+        resized_storages, gone = self._note_resized(function, args, kwargs, outputs)
+        self.write(function, (*made_storages, *resized_storages), argument_specs)
+        self._release(gone)
+        number_bytes = attribution.saved_number_bytes(function, args)
         if number_bytes and self._device.type == "cpu":
             storage = self._new_storage(number_bytes)
             self.write(None, (MadeStorage(storage),))
-            self._numbers.keep(storage)
+            last_node = torch._C._autograd._get_sequence_nr() - 1  # that autograd made
+            self._saved_numbers[last_node].append(storage)
         return outputs
 
     def _note_resized(
         self, function: Any, args: Any, kwargs: Any, outputs: Any
-    ) -> _ResizedStorages:
-        """Return the storages to which ``function`` gave another size: each is a new one, and the
-        old one is gone.
+    ) -> tuple[list[MadeStorage], list[int]]:
+        """Return the storages to which ``function`` gave another size, as they are now, and the
+        numbers of what they were: each is a new one, and the old one is gone.
         """
-        storages = {
-            tensor.untyped_storage()._cdata: tensor.untyped_storage()
-            for tensor in written_tensors(function, args, kwargs)
-        }
-        leaves = [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-        resized = _ResizedStorages((), [])
-        for key, storage in storages.items():
-            numbers = self._renumber(storage)
-            if numbers is not None:
-                positions = [
-                    position
-                    for position, leaf in enumerate(leaves)
-                    if leaf.untyped_storage()._cdata == key
-                ]
-                made_storage = MadeStorage(
-                    numbers[1],
-                    *((positions[0], strides_of(leaves[positions[0]])) if positions else ()),
-                )
-                resized = _ResizedStorages(
-                    (*resized.made_storages, made_storage), [*resized.gone, numbers[0]]
-                )
-        return resized
+        resized_storages, gone = [], []
+        for tensor in written_tensors(function, args, kwargs):
+            numbers = self._renumber(tensor.untyped_storage())
+            if numbers is None:
+                continue
+            gone.append(numbers[0])
+            made_storage = MadeStorage(numbers[1])
+            for position, leaf in enumerate(leaves_of(torch.Tensor, outputs)):
+                if key_of_storage(leaf) == key_of_storage(tensor):
+                    made_storage = MadeStorage(numbers[1], position, strides_of(leaf))
+                    break
+            resized_storages.append(made_storage)
+        return resized_storages, gone
 
     def _renumber(self, storage: torch.UntypedStorage) -> tuple[int, int] | None:
         """Return the old and the new number of a storage that has another size than before, None
@@ -294,10 +275,8 @@ class Tracer(TorchDispatchMode):
         if alive is None or alive.size_bytes == storage.nbytes():
             return None
         alive.size_bytes = storage.nbytes()
-        old, alive.number = (
-            alive.number,
-            self._new_storage(0 if alive.is_free else alive.size_bytes),
-        )
+        old = alive.number
+        alive.number = self._new_storage(0 if alive.is_free else alive.size_bytes)
         if old in self.trace.names:
             self.trace.names[alive.number] = self.trace.names[old]
         return old, alive.number
@@ -310,35 +289,31 @@ class Tracer(TorchDispatchMode):
             self.write(None, (MadeStorage(numbers[1]),))
             self._release([numbers[0]])
 
-    def _check_positions(self, function: Any, args: tuple[Any, ...]) -> None:
-        """Raise IndexError where a real run would, since fake tensors look up any row of a table
-        and any class.
+    def _check_operands(self, function: Any, args: tuple[Any, ...]) -> None:
+        """Raise where a real run would: fake tensors multiply any types, and look up any row of a
+        table and any class.
         """
-        name = function.__name__.partition(".")[0]
+        name, _, overload = function.__name__.partition(".")
+        if name.rstrip("_") in MATRIX_PRODUCTS and overload == "default":
+            check_types(function, leaves_of(torch.Tensor, args))
         if name == "embedding":
-            size, positions, ignored_index = args[0].shape[0], args[1], None
+            check_positions(args[1])
+            looked_up, size, ignored_index = "rows of an embedding", args[0].shape[0], None
         elif name in ("nll_loss_forward", "nll_loss2d_forward"):
-            size, positions, ignored_index = (
-                args[0].shape[-1 if args[0].dim() == 1 else 1],
-                args[1],
-                args[4],
-            )
+            looked_up, ignored_index = "classes of a loss", args[4]
+            size = args[0].shape[-1 if args[0].dim() == 1 else 1]
         else:
             return
-        values = self._values.of(positions)
+        values = self._values.of(args[1])
         if values is None:
             return
         with _disable_current_modes():
-            wrong_indices = [
-                index
-                for index in values.unique().tolist()
-                if not 0 <= index < size and index != ignored_index
-            ]
-        if wrong_indices:
-            looked_up = "rows of an embedding" if name == "embedding" else "classes of a loss"
-            raise IndexError(
-                f"index {wrong_indices[0]} is out of range: the {looked_up} are 0 to {size - 1}"
-            )
+            indices = values.unique().tolist()
+        for index in indices:
+            if not 0 <= index < size and index != ignored_index:
+                raise IndexError(
+                    f"index {index} is out of range: the {looked_up} are 0 to {size - 1}"
+                )
 
     def _outputs(self, function: Any, args: Any, kwargs: Any, argument_specs: Any) -> Any:
         """Return the operator's fake results: as many and as large as the known values make them,
@@ -358,9 +333,8 @@ class Tracer(TorchDispatchMode):
             return outputs
         leaves, shape = pytree.tree_flatten(outputs)
         for position, real_strides in strides.items():
-            fake_output = leaves[position]
-            leaves[position] = torch.empty_strided(
-                fake_output.size(), real_strides, dtype=fake_output.dtype, device=fake_output.device
+            leaves[position] = leaves[position].new_empty_strided(
+                leaves[position].size(), real_strides
             )
         return pytree.tree_unflatten(leaves, shape)
 
@@ -394,16 +368,12 @@ class Tracer(TorchDispatchMode):
         ):
             with _disable_current_modes():
                 return function(*args, **kwargs)
-        if (
-            function.__name__.partition(".")[0] not in _GROUPED_PRODUCTS
-            or args[0].dtype == torch.bfloat16
-        ):
+        is_grouped = function.__name__.partition(".")[0] in _GROUPED_PRODUCTS
+        if not is_grouped or args[0].dtype == torch.bfloat16:
             return function(*args, **kwargs)
         bfloat16_operands = [operand.to(torch.bfloat16) for operand in args[:2]]
         product = function(*bfloat16_operands, *args[2:], **kwargs)
-        return torch.empty_strided(
-            product.size(), product.stride(), dtype=args[0].dtype, device=product.device
-        )
+        return product.new_empty_strided(product.size(), product.stride(), dtype=args[0].dtype)
 
     def _outputs_by_values(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Return fake results whose sizes hang on values that are known; None where they are
@@ -420,11 +390,12 @@ class Tracer(TorchDispatchMode):
         for index in args[1]:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
                 indices.append(index)
-                continue
-            mask = self._values.of(index)
-            if mask is None:
+            elif (mask := self._values.of(index)) is not None:
+                with _disable_current_modes():
+                    positions = mask.nonzero(as_tuple=True)
+                indices += map(self._fake_like, positions)
+            else:
                 return None
-            indices += map(self._fake_like, _mask_positions(mask))
         return function(args[0], indices)
 
     def _pack(self, data: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
@@ -433,9 +404,7 @@ class Tracer(TorchDispatchMode):
         if known_lengths is None:
             return None
         with _disable_current_modes():
-            row_lengths = known_lengths.tolist()
-        sizes = batch_sizes(data, row_lengths, batch_first)
-        with _disable_current_modes():
+            sizes = batch_sizes(data, known_lengths.tolist(), batch_first)
             real_sizes = torch.tensor(sizes)
         return data.new_empty((sum(sizes), *data.shape[2:])), real_sizes
 
@@ -456,7 +425,7 @@ class Tracer(TorchDispatchMode):
                 arguments=arguments,
                 made_storages=made_storages,
                 phase=self.phase,
-                layer=self._layers.of_operator(),
+                layer=self.layers.of_operator(),
                 grad_mode=torch.is_grad_enabled(),
                 segment=self._nodes.segment,
                 may_accumulate=self._nodes.may_accumulate,
@@ -470,11 +439,13 @@ class Tracer(TorchDispatchMode):
     def enter(self, phase: str) -> None:
         """Begin a phase of the step; what only the backward graph kept ends with it."""
         if phase not in ("loss", "backward"):
-            self._release(self._numbers.drop_at_end())
+            for storages in self._saved_numbers.values():
+                self._release(storages)
+            self._saved_numbers.clear()
         if self.phase in attribution.OUTSIDE_MODEL:
-            self._layers.pop()
+            self.layers.pop()
         if phase in attribution.OUTSIDE_MODEL:
-            self._layers.push(attribution.OUTSIDE_MODEL[phase])
+            self.layers.push(attribution.OUTSIDE_MODEL[phase])
         self.phase = phase
 
     def _unknown_value(self, function: Any, tensor: torch.Tensor) -> float:
@@ -506,18 +477,22 @@ class Tracer(TorchDispatchMode):
         twin = tensor if isinstance(tensor, FakeTensor) else self._fake_mode.from_tensor(tensor)
         if not self.knows(twin):
             self._values.learn(twin, tensor)
-            self._outside[twin.untyped_storage()._cdata] = twin.untyped_storage()
+            self._outside[key_of_storage(twin)] = twin.untyped_storage()
         return twin
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Return whether the tensor's storage has been seen."""
         _check_dense(tensor)
-        key = tensor.untyped_storage()._cdata
+        key = key_of_storage(tensor)
         return key in self._alive or key in self._outside
 
-    def number(self, tensor: torch.Tensor) -> int | None:
-        """Return the number of the tensor's storage, None for one that is not counted."""
-        alive = self._alive.get(tensor.untyped_storage()._cdata)
+    def number(self, value: Any) -> int | None:
+        """Return the number of a tensor's storage, None for one that is not counted and for what is
+        no tensor.
+        """
+        if not isinstance(value, torch.Tensor):
+            return None
+        alive = self._alive.get(key_of_storage(value))
         return alive.number if alive else None
 
     def _is_free(self, tensor: torch.Tensor, function: Any) -> bool:
@@ -558,10 +533,12 @@ class Tracer(TorchDispatchMode):
         """Return the numbers of the storages that are alive."""
         return [alive.number for alive in self._alive.values()]
 
-    def _describe(
-        self, tensor: torch.Tensor, *, by_values: bool = False, may_fill: bool = False
-    ) -> TensorSpec:
-        values = self._values.of(tensor) if by_values else None
+    def _describe(self, function: Any, tensor: torch.Tensor) -> TensorSpec:
+        content, room_bytes = None, 0
+        if torch.Tag.dynamic_output_shape in function.tags or function in _BY_VALUES:
+            content = self._values.content(tensor)
+        if function._schema.is_mutable and not tensor.numel():
+            room_bytes = tensor.untyped_storage().nbytes()
         return TensorSpec(
             sizes=tuple(tensor.size()),
             strides=tuple(tensor.stride()),
@@ -569,21 +546,11 @@ class Tracer(TorchDispatchMode):
             device=tensor.device,
             is_conj=tensor.is_conj(),
             is_neg=tensor.is_neg(),
-            room_bytes=0 if tensor.numel() or not may_fill else tensor.untyped_storage().nbytes(),
-            content=None if values is None else _content(values),
+            room_bytes=room_bytes,
+            content=content,
             storage=self.number(tensor),
             is_view=tensor._is_view(),
         )
-
-
-def _mask_positions(mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    with _disable_current_modes():
-        return mask.nonzero(as_tuple=True)
-
-
-def _content(values: torch.Tensor) -> bytes:
-    with _disable_current_modes():
-        return values.resolve_conj().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _check_dense(tensor: torch.Tensor) -> None:
@@ -591,20 +558,6 @@ def _check_dense(tensor: torch.Tensor) -> None:
         raise steps.ModelError(
             f"the step uses a tensor of layout {tensor.layout}; only dense tensors are handled"
         )
-
-
-def _check_types(function: Any, args: tuple[Any, ...]) -> None:
-    """Raise where a real run would, and fake tensors do not."""
-    name, _, overload = function.__name__.partition(".")
-    if name == "embedding":
-        check_positions(args[1])
-    if name.rstrip("_") in MATRIX_PRODUCTS and overload == "default":
-        check_types(function, (leaf for leaf in args if isinstance(leaf, torch.Tensor)))
-
-
-def _is_known(args: tuple[Any, ...]) -> bool:
-    """Return whether a fake tensor's value is known nevertheless, as that of a constant is."""
-    return bool(args) and isinstance(args[0], FakeTensor) and args[0].constant is not None
 
 
 def _run_two_steps(
@@ -636,40 +589,36 @@ def _run_two_steps(
 
 
 def _name_carried(fake_step: steps.Step, tracer: Tracer) -> None:
+    model, inputs = fake_step.model, enumerate(steps.tensors_of(fake_step.arguments))
     groups = {
-        "parameter": fake_step.model.named_parameters(),
-        "buffer": fake_step.model.named_buffers(),
-        "other": steps.kept_tensors(fake_step.model).items(),
+        "parameter": model.named_parameters(),
+        "buffer": model.named_buffers(),
+        "other": steps.kept_tensors(model).items(),
+        "input": ((f"input {position}", tensor) for position, tensor in inputs),
     }
-    named_tensors = [
-        (category, *_split(name), tensor)
-        for category, pairs in groups.items()
-        for name, tensor in pairs
-    ]
-    inputs = steps.tensors_of(fake_step.arguments)
-    named_tensors += [
-        ("input", "", f"input {position}", tensor) for position, tensor in enumerate(inputs)
-    ]
-    for category, layer, name, tensor in named_tensors:
-        if not tracer.knows(tensor):
-            tracer.trace.names[tracer.add(tensor)] = (category, layer, name)
+    for category, named_tensors in groups.items():
+        for name, tensor in named_tensors:
+            if not tracer.knows(tensor):
+                tracer.trace.names[tracer.add(tensor)] = (category, *_split(name))
 
 
 def _name_optimizer_state(fake_step: steps.Step, tracer: Tracer) -> None:
     if fake_step.optimizer is None:
         return
-    owners = {id(parameter): _split(name) for name, parameter in fake_step.model.named_parameters()}
+    names: dict[torch.Tensor, str] = {
+        parameter: name for name, parameter in fake_step.model.named_parameters()
+    }
     for parameter, state in fake_step.optimizer.state.items():
-        layer, name = owners.get(id(parameter), ("", "parameter"))
+        layer, name = _split(names.get(parameter, "parameter"))
         for key, value in state.items():
-            number = tracer.number(value) if isinstance(value, torch.Tensor) else None
+            number = tracer.number(value)
             if number is not None:
                 tracer.trace.names.setdefault(number, ("optimizer state", layer, f"{name}: {key}"))
 
 
 def _name_gradients(model: nn.Module, tracer: Tracer) -> None:
     for name, parameter in model.named_parameters():
-        number = None if parameter.grad is None else tracer.number(parameter.grad)
+        number = tracer.number(parameter.grad)
         if number is not None:
             tracer.trace.gradients.setdefault(number, _split(name))
 
@@ -679,17 +628,12 @@ def _split(name: str) -> tuple[str, str]:
     return layer, leaf
 
 
-@contextmanager
-def _write_lengths(tracer: Tracer) -> Iterator[None]:
+def _write_lengths(tracer: Tracer) -> AbstractContextManager:
     """Let the function that pads a packed sequence write its lengths into a real tensor."""
     real_pad = rnn._VF._pad_packed_sequence
 
     def pad(*args: Any) -> Any:
-        tracer.makes_lengths = True
-        try:
+        with mock.patch.object(tracer, "makes_lengths", True):
             return real_pad(*args)
-        finally:
-            tracer.makes_lengths = False
 
-    with mock.patch.object(rnn._VF, "_pad_packed_sequence", pad, create=True):
-        yield
+    return mock.patch.object(rnn._VF, "_pad_packed_sequence", pad, create=True)

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from helpers.memory._events import leaves_of, written_values
 from helpers.operations._shapes import uniform_value
 
 MOST_ELEMENTS = 2**18  # of a tensor whose values are kept: a mask of 512 by 512
@@ -41,7 +42,7 @@ class KnownValues:
             fake.storage_offset() == 0
             and values.untyped_storage().nbytes() == fake.untyped_storage().nbytes()
         ):
-            self._storages[_key(fake)] = values.untyped_storage()
+            self._storages[key_of_storage(fake)] = values.untyped_storage()
 
     def learn(self, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         """Return ``fake``, whose values are known from now on where ``real`` has few and they are
@@ -66,22 +67,30 @@ class KnownValues:
         from that.
         """
         return any(
-            _key(leaf) in self._drawn
-            for leaf in pytree.tree_leaves((args, kwargs))
-            if _is_tensor(leaf)
+            key_of_storage(tensor) in self._drawn
+            for tensor in leaves_of(torch.Tensor, (args, kwargs))
         )
 
     def of(self, fake: torch.Tensor) -> torch.Tensor | None:
         """Return the values of ``fake``, None where they are not known."""
-        storage = self._storages.get(_key(fake))
+        storage = self._storages.get(key_of_storage(fake))
         if storage is None:
             return None
         with _disable_current_modes():
             view = torch.empty(0, dtype=fake.dtype).set_(
                 storage, fake.storage_offset(), fake.size(), fake.stride()
             )
-            view = view.conj() if fake.is_conj() else view
-            return torch._neg_view(view) if fake.is_neg() else view
+            return read_as(view, is_conj=fake.is_conj(), is_neg=fake.is_neg())
+
+    def content(self, fake: torch.Tensor) -> bytes | None:
+        """Return the values of ``fake`` as bytes in the order of its elements, None where they are
+        not known.
+        """
+        values = self.of(fake)
+        if values is None:
+            return None
+        with _disable_current_modes():
+            return values.resolve_conj().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
     def compute(self, function: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
         """Return the result of ``function`` on values, in a tuple; None where a value is not known.
@@ -89,20 +98,11 @@ class KnownValues:
         Numbers are drawn from torch's own generator, which the caller gets back as it was; not from
         another one.
         """
-        if kwargs.get("generator") is not None or any(
-            isinstance(value, torch.Generator) for value in args
-        ):
+        tensors = leaves_of(torch.Tensor, (args, kwargs))
+        is_known = all(self.of(tensor) is not None for tensor in tensors)
+        if not is_known or leaves_of(torch.Generator, (args, kwargs)):
             return None
-        known_values = {
-            id(leaf): self.of(leaf)
-            for leaf in pytree.tree_leaves((args, kwargs))
-            if _is_tensor(leaf)
-        }
-        if any(value is None for value in known_values.values()):
-            return None
-        args, kwargs = pytree.tree_map_only(
-            torch.Tensor, lambda leaf: known_values[id(leaf)], (args, kwargs)
-        )
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self.of, (args, kwargs))
         args, kwargs = pytree.tree_map_only(
             torch.device, lambda _: torch.device("cpu"), (args, kwargs)
         )
@@ -113,68 +113,56 @@ class KnownValues:
         """Keep the values of what ``function`` made or wrote; forget those that it wrote without
         our knowing what.
         """
-        results = [leaf for leaf in pytree.tree_leaves(outputs) if _is_tensor(leaf)]
-        written = written_tensors(function, args, kwargs)
+        results = leaves_of(torch.Tensor, outputs)
         changed_tensors = [
             tensor
-            for tensor in written
-            if _key(tensor) in self._storages or _key(tensor) in self._everywhere
+            for tensor in written_tensors(function, args, kwargs)
+            if key_of_storage(tensor) in self._storages
+            or key_of_storage(tensor) in self._everywhere
         ]
+        values = None
         is_small = all(tensor.numel() <= MOST_ELEMENTS for tensor in results)
-        values = (
-            self.compute(function, args, kwargs)
-            if is_small and (results or changed_tensors)
-            else None
-        )
+        if is_small and (results or changed_tensors):
+            values = self.compute(function, args, kwargs)
         if values is None:
             for tensor in changed_tensors:
-                self.forget(_key(tensor))
+                self.forget(key_of_storage(tensor))
             self._take_finite(function, args, results)
             return
         if torch.Tag.nondeterministic_seeded in function.tags or self.are_drawn(args, kwargs):
-            self._drawn |= {_key(tensor) for tensor in (*results, *changed_tensors)}
-        real_results = [leaf for leaf in pytree.tree_leaves(values) if _is_tensor(leaf)]
-        for fake, real in zip(results, real_results, strict=True):
-            if _key(fake) not in self._storages:
+            self._drawn |= {key_of_storage(tensor) for tensor in (*results, *changed_tensors)}
+        for fake, real in zip(results, leaves_of(torch.Tensor, values), strict=True):
+            if key_of_storage(fake) not in self._storages:
                 self.keep(fake, real)
 
     def _take_finite(self, function: Any, args: Any, results: list[torch.Tensor]) -> None:
         """Take activations for finite numbers where the model asks whether they are."""
         name = function._schema.name.removeprefix("aten::")
-        answer = uniform_value(name, args, lambda tensor: self._everywhere.get(_key(tensor)))
+        answer = uniform_value(
+            name, args, lambda tensor: self._everywhere.get(key_of_storage(tensor))
+        )
         if answer is None or results[0].dtype != torch.bool:
             return
-        self._everywhere[_key(results[0])] = answer
-        if results[0].numel() == 1:
+        result = results[0]
+        self._everywhere[key_of_storage(result)] = answer
+        if result.numel() == 1:
             self.takes_finite = True
             with _disable_current_modes():
-                value = torch.full(results[0].size(), answer)
-            self.keep(results[0], value)
+                value = torch.full(result.size(), answer)
+            self.keep(result, value)
 
 
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor)
-
-
-def _key(tensor: torch.Tensor) -> int:
+def key_of_storage(tensor: torch.Tensor) -> int:
+    """Return a key that tells the tensor's storage from every other that is alive."""
     return tensor.untyped_storage()._cdata
+
+
+def read_as(tensor: torch.Tensor, *, is_conj: bool, is_neg: bool) -> torch.Tensor:
+    """Return a view that conjugates and negates when it is read, where it is to."""
+    view = tensor.conj() if is_conj else tensor
+    return torch._neg_view(view) if is_neg else view
 
 
 def written_tensors(function: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Return the tensors among the arguments that ``function`` writes."""
-    if not function._schema.is_mutable:
-        return []
-    named_values = [
-        (argument, value) for argument, value in zip(function._schema.arguments, args, strict=False)
-    ]
-    named_values += [
-        (argument, kwargs[argument.name])
-        for argument in function._schema.arguments
-        if argument.name in kwargs
-    ]
-    written_values = [
-        value
-        for argument, value in named_values
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    return [leaf for leaf in pytree.tree_leaves(written_values) if _is_tensor(leaf)]
+    return leaves_of(torch.Tensor, written_values(function, args, kwargs))

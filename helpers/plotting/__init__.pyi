@@ -2,13 +2,10 @@ from ._bars import draw_bars as draw_bars, draw_three as draw_three
 from ._curves import draw_curves as draw_curves
 from ._gantt import Span as Span, gantt as gantt, spans_in_a_row as spans_in_a_row
 from ._layers import (
-    draw_epoch_times as draw_epoch_times,
     draw_layer_memory as draw_layer_memory,
     draw_layers as draw_layers,
-    draw_memory as draw_memory,
     draw_operations as draw_operations,
     draw_shares as draw_shares,
-    draw_working_sets as draw_working_sets,
 )
 from ._style import (
     COLOURS as COLOURS,

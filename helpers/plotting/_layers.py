@@ -9,11 +9,9 @@ from matplotlib.figure import Figure
 
 from helpers import units
 from helpers.checks import boolean, members, named, number, numbers
-from helpers.memory import LayerMemoryProfile, MemoryProfile, WorkingSets
+from helpers.memory import LayerMemoryProfile
 from helpers.operations import LayerOperations, OperationProfile
-from helpers.plotting._curves import draw_curves
 from helpers.plotting._style import STYLE_FILE, figure, ink_on, legible_colour, unit_axis
-from helpers.training import TrainingEstimate
 
 _SMALL_SHARE = 0.05
 
@@ -196,64 +194,6 @@ def draw_layer_memory(profile: LayerMemoryProfile, *, training: bool, title: str
     parts = {name: [size(row) for row in rows] for name, size in kinds.items()}
     nonzero_parts = {name: values for name, values in parts.items() if any(values)}
     return draw_layers([row.layer for row in rows], nonzero_parts, unit="B", title=title)
-
-
-def draw_memory(profiles: Mapping[str, MemoryProfile], *, title: str) -> Figure:
-    """Return a pie a profile, such as of inference and of training: the largest moment of each
-    category.
-
-    >>> from helpers import LeNet, memory
-    >>> profile = memory.profile_mem(LeNet(), training=False)
-    >>> fig = draw_memory({"inference": profile}, title="Memory of LeNet by kind")
-    >>> [text.get_text() for text in fig.legends[0].get_texts()][:3]
-    ['parameter', 'input', 'activation']
-    """
-    wholes = {
-        name: {part.category: part.size_bytes for part in profile.shares}
-        for name, profile in profiles.items()
-    }
-    return draw_shares(wholes, title=title)
-
-
-def draw_working_sets(sets: WorkingSets, *, title: str) -> Figure:
-    """Return a bar a layer with parameters: input, output, parameters.
-
-    >>> from helpers.memory import LayerWorkingSet
-    >>> row = LayerWorkingSet("fc8", "Linear", 16384, 16388000, 4000, 16408384)
-    >>> fig = draw_working_sets(WorkingSets(602112, 16388000, (row,)), title="AlexNet's last layer")
-    >>> [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
-    ['parameters', 'inputs', 'outputs']
-    """
-    parts = {
-        "parameters": [row.parameter_bytes for row in sets.layers],
-        "inputs": [row.input_bytes for row in sets.layers],
-        "outputs": [row.output_bytes for row in sets.layers],
-    }
-    return draw_layers([row.layer for row in sets.layers], parts, unit="B", title=title)
-
-
-def draw_epoch_times(estimate: TrainingEstimate) -> Figure:
-    """Return the seconds of one epoch over the width of the model: at the median step and at the
-    slowest.
-
-    >>> from helpers import LeNet, training
-    >>> estimate = training.estimate_training_for(LeNet, 2)  # doctest: +SKIP
-    >>> draw_epoch_times(estimate).axes[0].get_xlabel()  # doctest: +SKIP
-    'hidden units'
-    """
-    curves = {
-        "estimated": [size.estimated_s / estimate.epochs for size in estimate.sizes],
-        "at the slowest step": [size.high_s / estimate.epochs for size in estimate.sizes],
-    }
-    return draw_curves(
-        [size.hidden for size in estimate.sizes],
-        curves,
-        unit="s",
-        size_unit="",
-        title=f"One epoch of {estimate.model}, estimated from a few steps",
-        xlabel="hidden units",
-        ylabel="time of an epoch",
-    )
 
 
 def _leaves(rows: Sequence[LayerOperations]) -> list[LayerOperations]:

@@ -1,8 +1,3 @@
-from ._estimate import (
-    SizeEstimate as SizeEstimate,
-    TrainingEstimate as TrainingEstimate,
-    estimate_training_for as estimate_training_for,
-)
 from ._loop import (
     EpochRow as EpochRow,
     TrainingRun as TrainingRun,

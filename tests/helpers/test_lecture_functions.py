@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import helpers
-from helpers import lecture, plotting, training
+from helpers import lecture, plotting
+from helpers.studies import beyond_memory, working_set
 from helpers.training import _loop as loop
 
 # The lecture's calls, cell after cell in one namespace, without its prints and clocks. GPU: what it
@@ -83,8 +84,8 @@ def shown(monkeypatch):
     """
     texts: list[str] = []
     monkeypatch.setattr(plotting, "show", lambda figure, *, alt: texts.append(alt))
-    quick = functools.partial(training.estimate_training_for, hidden_sizes=(16, 32))
-    monkeypatch.setattr(training, "estimate_training_for", quick)
+    quick = functools.partial(beyond_memory.estimate_training_for, hidden_sizes=(16, 32))
+    monkeypatch.setattr(beyond_memory, "estimate_training_for", quick)
     return texts
 
 
@@ -169,7 +170,8 @@ def test_the_lectures_names_are_there_and_the_ten_functions_are_the_courses():
         if inspect.isfunction(thing) and name in lecture.__all__
     ]
     assert len(functions) == 8
-    assert {*functions, "LeNet", "BasicFCModel"} <= set(helpers.__all__)
+    public_names = {*helpers.__all__, *beyond_memory.__all__, *working_set.__all__}
+    assert {*functions, "LeNet", "BasicFCModel"} <= public_names
     with pytest.raises(
         AttributeError, match=r"'helpers\.lecture' has no attribute 'lenets'; it has BasicFCModel"
     ):

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from helpers import memory, operations, profiling
 from helpers.steps import ModelError, _outside as outside
+from helpers.studies import working_set
 
 FUNCTIONS = {
     "profile_ops": operations.profile_ops,
@@ -29,7 +30,7 @@ FUNCTIONS = {
     "estimate_peak_memory": memory.estimate_peak_memory,
     "measure_peak_memory": memory.measure_peak_memory,
     "profile_layer_mem": memory.profile_layer_mem,
-    "profile_mem": memory.profile_mem,
+    "profile_mem": working_set.profile_mem,
     "fits": functools.partial(memory.fits, memory_bytes=10**9),
     "profile_time": functools.partial(profiling.profile_time, budget_s=1e-6),
     "estimate_step_time": functools.partial(profiling.estimate_step_time, budget_s=1e-6),

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.memory import estimate_peak_memory, profile_layer_mem, profile_mem
+from helpers.memory import estimate_peak_memory, profile_layer_mem
 from helpers.models import (
     VARIANTS,
     AlexNet,
@@ -17,6 +17,7 @@ from helpers.models import (
 )
 from helpers.operations import profile_ops
 from helpers.profiling import profile_time
+from helpers.studies.working_set import profile_mem
 
 LENET_LAYERS = [
     "conv1",

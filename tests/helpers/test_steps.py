@@ -14,6 +14,7 @@ from helpers import memory, operations, profiling, roofline
 from helpers.hardware.limits._results import MachineLimits, MemoryLevel
 from helpers.results import Result
 from helpers.steps import ForwardError, ModelError
+from helpers.studies import working_set
 
 LIMITS = MachineLimits(
     device="cpu",
@@ -39,7 +40,7 @@ FUNCTIONS = {
     "estimate_peak_memory": (memory.estimate_peak_memory, {}),
     "measure_peak_memory": (memory.measure_peak_memory, {}),
     "profile_layer_mem": (memory.profile_layer_mem, {}),
-    "profile_mem": (memory.profile_mem, {}),
+    "profile_mem": (working_set.profile_mem, {}),
     "fits": (memory.fits, {"memory_bytes": 10**6}),
     "max_batch_size": (memory.max_batch_size, {"memory_bytes": 10**6, "at_most": 2}),
     "profile_time": (profiling.profile_time, {"budget_s": 1e-6}),

@@ -260,7 +260,7 @@ timing.claim(sentence, ratio, at_least=0.5, at_most=2, evidence=[modelled, measu
 
 # %% tags=["nbval-ignore-output"]
 shape, adam = (64, 1, 28, 28), torch.optim.Adam
-kinds = memory.profile_mem(lenet, shape, optimizer=adam)
+kinds = working_set.profile_mem(lenet, shape, optimizer=adam)
 results.printed(kinds.table())
 
 # %% tags=["nbval-ignore-output"]
@@ -316,7 +316,7 @@ largest
 # has 96. Its convolutions are called `features`, its fully connected layers `classifier`.
 
 # %%
-alexnet = memory.profile_layer_alexnet()
+alexnet = working_set.profile_layer_alexnet()
 connected = [row for row in alexnet.layers if row.kind == "Linear"]
 inside = sum(row.parameter_bytes for row in connected)
 print(f"{alexnet.parameter_bytes // 4:,} parameters", end=", ")

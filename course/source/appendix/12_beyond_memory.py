@@ -27,13 +27,14 @@ import torch
 
 import helpers
 from helpers import memory, operations, results, timing, units
+from helpers.studies import beyond_memory
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 allocator = helpers.steady_allocator()
 
 # %%
 hidden_sizes = (128, 1024, 2048, 4096)
-estimate = helpers.estimate_training_for(
+estimate = beyond_memory.estimate_training_for(
     helpers.LeNet, epochs=1, hidden_sizes=hidden_sizes, device=device
 )
 rows = {row.hidden: row for row in estimate.sizes}

@@ -1,5 +1,5 @@
 """Programs that are slightly too large: layers taken in turn, batches in shared memory,
-checkpointing's segments.
+checkpointing's segments; and the time of a training, estimated from a few steps.
 
 Lesson 12.
 """

@@ -1,5 +1,5 @@
-"""The figures of lesson 12: layers taken in turn, batches in shared memory, and checkpointing's
-segments to turn.
+"""The figures of lesson 12: layers taken in turn, epochs estimated, batches in shared memory, and
+checkpointing's segments to turn.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from helpers.studies._paper import (
     paper,
     write,
 )
+from helpers.studies.beyond_memory._estimate import TrainingEstimate
 from helpers.studies.beyond_memory._layers import TurnSweep
 
 _BATCH_IN, _LEFT_IN, _PROCESS_IN = 1.55, 1.35, 1.7
@@ -68,6 +69,31 @@ def draw_turns(sweep: TurnSweep) -> Figure:
     axes.set_xlim(0, max(layers) + 1)
     axes.legend(loc="lower right")
     return figure
+
+
+def draw_epoch_times(estimate: TrainingEstimate) -> Figure:
+    """Return the seconds of one epoch over the width of the model: at the median step and at the
+    slowest.
+
+    >>> from helpers import LeNet
+    >>> from helpers.studies.beyond_memory import estimate_training_for
+    >>> estimate = estimate_training_for(LeNet, 2)  # doctest: +SKIP
+    >>> draw_epoch_times(estimate).axes[0].get_xlabel()  # doctest: +SKIP
+    'hidden units'
+    """
+    curves = {
+        "estimated": [size.estimated_s / estimate.epochs for size in estimate.sizes],
+        "at the slowest step": [size.high_s / estimate.epochs for size in estimate.sizes],
+    }
+    return plotting.draw_curves(
+        [size.hidden for size in estimate.sizes],
+        curves,
+        unit="s",
+        size_unit="",
+        title=f"One epoch of {estimate.model}, estimated from a few steps",
+        xlabel="hidden units",
+        ylabel="time of an epoch",
+    )
 
 
 def draw_shared_batches(

@@ -1,5 +1,5 @@
-"""The memory of a training step: a Llama-like model, the recipes that train it, and their
-figures.
+"""The memory of a training step: a Llama-like model, the recipes that train it, the profiles of
+other models, and their figures.
 
 Lesson 11.
 """

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from helpers import plotting, units
 from helpers.plotting import COLOURS, Menu, Series, Slider, StackedBar
+from helpers.studies.working_set._profiles import MemoryProfile, WorkingSets
 
 _INK = "#222222"
 _STACK = ("#332288", "#8C510A", "#999933", COLOURS["data"], COLOURS["waiting"])
@@ -67,6 +68,41 @@ def draw_per_pair(
     # all would run into each other
     figure.axes[0].set_xticks([size for size in tokens if not math.log2(size) % 1])
     return figure
+
+
+def draw_memory(profiles: Mapping[str, MemoryProfile], *, title: str) -> Figure:
+    """Return a pie a profile, such as of inference and of training: the largest moment of each
+    category.
+
+    >>> from helpers import LeNet
+    >>> from helpers.studies.working_set import profile_mem
+    >>> profile = profile_mem(LeNet(), training=False)
+    >>> fig = draw_memory({"inference": profile}, title="Memory of LeNet by kind")
+    >>> [text.get_text() for text in fig.legends[0].get_texts()][:3]
+    ['parameter', 'input', 'activation']
+    """
+    wholes = {
+        name: {part.category: part.size_bytes for part in profile.shares}
+        for name, profile in profiles.items()
+    }
+    return plotting.draw_shares(wholes, title=title)
+
+
+def draw_working_sets(sets: WorkingSets, *, title: str) -> Figure:
+    """Return a bar a layer with parameters: input, output, parameters.
+
+    >>> from helpers.studies.working_set import LayerWorkingSet
+    >>> row = LayerWorkingSet("fc8", "Linear", 16384, 16388000, 4000, 16408384)
+    >>> fig = draw_working_sets(WorkingSets(602112, 16388000, (row,)), title="AlexNet's last layer")
+    >>> [text.get_text() for text in fig.axes[0].get_legend().get_texts()]
+    ['parameters', 'inputs', 'outputs']
+    """
+    parts = {
+        "parameters": [row.parameter_bytes for row in sets.layers],
+        "inputs": [row.input_bytes for row in sets.layers],
+        "outputs": [row.output_bytes for row in sets.layers],
+    }
+    return plotting.draw_layers([row.layer for row in sets.layers], parts, unit="B", title=title)
 
 
 def explore_memory() -> None:

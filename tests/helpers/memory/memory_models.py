@@ -1,4 +1,6 @@
-"""The models of the memory tests, and the configurations that the benchmark and the tests share."""
+"""The models of the memory tests, the bytes of LeNet, and the configurations that the benchmark and
+the tests share.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,33 @@ from torch.utils.checkpoint import checkpoint
 from helpers.models import LeNet
 
 Adam = torch.optim.Adam
+
+# in, weights and biases, out of one image: worked out by hand
+LENET_BYTES = {
+    "conv1": (3136, 624, 13824),
+    "relu1": (13824, 0, 13824),
+    "pool1": (13824, 0, 3456),
+    "conv2": (3456, 9664, 4096),
+    "pool2": (4096, 0, 1024),
+    "fc1": (1024, 123360, 480),
+    "fc2": (480, 29040, 240),
+    "fc3": (240, 2440, 40),
+}
+# the first that saves a tensor counts it; a pool keeps its places as 8-byte integers
+LENET_SAVED = {
+    "conv1": 0,
+    "relu1": 13824,
+    "pool1": 2 * 3456,
+    "conv2": 3456,
+    "relu2": 4096,
+    "pool2": 2 * 1024,
+    "flatten": 0,
+    "fc1": 1024,
+    "relu3": 480,
+    "fc2": 0,
+    "relu4": 240,
+    "fc3": 0,
+}
 
 
 class SelfAttention(nn.Module):

@@ -19,10 +19,9 @@ from helpers.memory import (
     fits,
     max_batch_size,
     measure_peak_memory,
-    profile_layer_alexnet,
     profile_layer_mem,
-    profile_mem,
 )
+from helpers.studies.working_set import profile_layer_alexnet, profile_mem
 from tests.helpers import turns
 
 FUNCTIONS = (estimate_peak_memory, measure_peak_memory, profile_layer_mem, profile_mem)

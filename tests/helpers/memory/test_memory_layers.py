@@ -6,43 +6,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from memory_models import Adam, Residual, TinyLanguageModel
+from memory_models import LENET_BYTES, LENET_SAVED, Adam, Residual, TinyLanguageModel
 from torch import nn
 
-from helpers.memory import (
-    estimate_peak_memory,
-    profile_layer_alexnet,
-    profile_layer_mem,
-    profile_mem,
-)
+from helpers.memory import estimate_peak_memory, profile_layer_mem
 from helpers.models import LeNet
-
-# in, weights and biases, out of one image: worked out by hand
-LENET_BYTES = {
-    "conv1": (3136, 624, 13824),
-    "relu1": (13824, 0, 13824),
-    "pool1": (13824, 0, 3456),
-    "conv2": (3456, 9664, 4096),
-    "pool2": (4096, 0, 1024),
-    "fc1": (1024, 123360, 480),
-    "fc2": (480, 29040, 240),
-    "fc3": (240, 2440, 40),
-}
-# the first that saves a tensor counts it; a pool keeps its places as 8-byte integers
-LENET_SAVED = {
-    "conv1": 0,
-    "relu1": 13824,
-    "pool1": 2 * 3456,
-    "conv2": 3456,
-    "relu2": 4096,
-    "pool2": 2 * 1024,
-    "flatten": 0,
-    "fc1": 1024,
-    "relu3": 480,
-    "fc2": 0,
-    "relu4": 240,
-    "fc3": 0,
-}
 
 
 @pytest.fixture(scope="module")
@@ -149,45 +117,3 @@ def test_frozen_layers_have_no_gradient():
     found = rows(profile_layer_mem(model, (2, 4), optimizer=Adam))
     assert found["0"].gradient_bytes == found["0"].optimizer_state_bytes == 0
     assert found["1"].gradient_bytes == 80
-
-
-def test_alexnet_layer_by_layer():
-    profile = profile_layer_alexnet()
-    convolutions = [row for row in profile.layers if row.kind == "Conv2d"]
-    linears = [row for row in profile.layers if row.kind == "Linear"]
-    assert [round(row.working_set_bytes / 1e6, 2) for row in convolutions] == [
-        1.47,
-        1.98,
-        3.05,
-        3.97,
-        2.71,
-    ]
-    assert [round(row.working_set_bytes / 1e6, 2) for row in linears] == [151.06, 67.16, 16.41]
-    assert profile.layers[0].working_set_bytes == 4 * (
-        3 * 224 * 224 + 64 * 3 * 11 * 11 + 64 + 64 * 55 * 55
-    )
-    assert profile.parameter_bytes == 4 * 61_100_840
-    assert profile.batch_bytes == 4 * 3 * 224 * 224
-
-
-def test_working_sets_of_another_model():
-    profile = profile_layer_alexnet(LeNet(), (1, 1, 28, 28))
-    assert [row.working_set_bytes for row in profile.layers] == [
-        sum(LENET_BYTES[layer]) for layer in ("conv1", "conv2", "fc1", "fc2", "fc3")
-    ]
-
-
-def test_the_pie_adds_up_and_its_peak_is_the_estimate():
-    profile = profile_mem(LeNet(), (64, 1, 28, 28), optimizer=Adam)
-    shares = {share.category: share for share in profile.shares}
-    assert (
-        sum(share.size_bytes for share in profile.shares)
-        == profile.whole_bytes
-        >= profile.peak_bytes
-    )
-    assert sum(share.whole_share for share in profile.shares) == pytest.approx(1)
-    assert sum(share.at_peak_bytes for share in profile.shares) == profile.peak_bytes
-    assert shares["parameter"].size_bytes == shares["gradient"].size_bytes == 4 * 41_282
-    assert shares["optimizer state"].size_bytes == 2 * 4 * 41_282 + 4 * 10
-    assert shares["saved activation"].size_bytes == 64 * sum(LENET_SAVED.values()) + 4
-    assert shares["input"].size_bytes == 64 * 28 * 28 * 4

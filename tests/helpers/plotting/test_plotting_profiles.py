@@ -4,12 +4,11 @@ once.
 
 from __future__ import annotations
 
-import pytest
 from torch import nn
 from torch.optim import Adam
 
 from helpers import plotting
-from helpers.memory import profile_layer_alexnet, profile_layer_mem, profile_mem
+from helpers.memory import profile_layer_mem
 from helpers.models import LeNet
 from helpers.operations import profile_ops
 
@@ -60,22 +59,6 @@ def test_operations_are_counted_in_one_layer_each_and_small_ones_are_together():
     )
     inference, _ = plotting.draw_operations(profile).axes
     assert shares(inference) == [round(1800 / 1810, 4), round(10 / 1810, 4)]
-
-
-def test_each_profile_of_memory_is_a_pie():
-    profiles = {"inference": profile_mem(LeNet(), training=False), "training": profile_mem(LeNet())}
-    drawn = plotting.draw_memory(profiles, title="x")
-    assert [axes.get_title() for axes in drawn.axes] == ["inference", "training"]
-    for axes, profile in zip(drawn.axes, profiles.values(), strict=True):
-        assert shares(axes) == pytest.approx(
-            [part.whole_share for part in profile.shares], abs=1e-3
-        )
-
-
-def test_working_sets_are_bars():
-    sets = profile_layer_alexnet(LeNet(), (1, 1, 28, 28))
-    drawn = plotting.draw_working_sets(sets, title="x")
-    assert bars(drawn) == {row.layer: row.working_set_bytes for row in sets.layers}
 
 
 def test_the_parts_of_a_layer_have_the_same_colours_in_each_drawing():

@@ -1,4 +1,4 @@
-"""How long a training would take, from timing a few of its steps. Lesson 00."""
+"""How long a training would take, from timing a few of its steps. Lesson 12."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def estimate_training_for(
     made on ``device``, by default CUDA if there is one, one at a time. Random numbers are as they
     were afterwards.
 
-    Raises TypeError or ValueError for an argument that is not accepted, and what :func:`train`
-    raises.
+    Raises TypeError or ValueError for an argument that is not accepted, and what
+    :func:`.training.train` raises.
 
     >>> from helpers import LeNet
     >>> estimate = estimate_training_for(LeNet, 10, hidden_sizes=(120, 240))  # doctest: +SKIP
