@@ -17,6 +17,7 @@ from helpers.operations import (
     _formulas as formulas,
 )
 from helpers.operations._report import (
+    PHASES,
     LayerOperations,
     LayerOperator,
     OperationProfile,
@@ -26,13 +27,11 @@ from helpers.operations._specs import NOTHING, Call, Operator, Work
 from helpers.operations._trace import OperatorTrace
 from helpers.results import derived
 
-_PHASES = ("forward", "backward", "optimizer")
-_get_work_amounts = attrgetter("macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
 # The fields of a module's row that are amounts of one phase, and how its costs tell them.
 _AMOUNT_GETTERS = {
     field.name: attrgetter(field.name.replace("_", ".", 1))
     for field in dataclasses.fields(LayerOperations)
-    if field.name.startswith(_PHASES)
+    if field.name.startswith(PHASES)
 }
 # How torch.library names the function that it makes of the backward of an operator of one's own.
 _LIBRARY_BACKWARD_PREFIX = "GeneratedBackwardFor_"
@@ -53,15 +52,18 @@ class _Costs:
         return self.lecture is None or any((*self.forward, *self.backward, *self.optimizer))
 
     def add(self, costs: _Costs) -> None:
-        for phase in _PHASES:
+        for phase in PHASES:
             self.add_work(phase, getattr(costs, phase))
-        self.lecture = (
-            None if self.lecture is None or costs.lecture is None else self.lecture + costs.lecture
-        )
+        self.lecture = _sum_or_none(self.lecture, costs.lecture)
 
     def add_work(self, phase: str, work: Work) -> None:
         if work is not NOTHING:
             setattr(self, phase, getattr(self, phase) + work)
+
+
+def _sum_or_none(first: int | None, second: int | None) -> int | None:
+    """Return the sum of two counts, None where one of them is not known."""
+    return None if first is None or second is None else first + second
 
 
 class CallGroup(NamedTuple):
@@ -143,7 +145,7 @@ class Tally:
         )
 
     def add_function(
-        self, function_tally: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = _PHASES
+        self, function_tally: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = PHASES
     ) -> None:
         """Add the sums over a function that ``owner`` calls so many times, as if it did it all
         itself.
@@ -164,12 +166,7 @@ class Tally:
         )
 
     def _add_lecture(self, owner: int, operations: int | None) -> None:
-        operations_before = self.lecture[owner]
-        self.lecture[owner] = (
-            None
-            if operations_before is None or operations is None
-            else operations_before + operations
-        )
+        self.lecture[owner] = _sum_or_none(self.lecture[owner], operations)
 
     def add_to_group(self, group: CallGroup, work: Work, calls: int = 1) -> None:
         """Add calls and work to a group."""
@@ -190,41 +187,25 @@ class Tally:
 
     def operators(self) -> list[OperatorOperations]:
         """Return the rows of the operators, the dearest first."""
-        sums: dict[tuple[str, str, str], tuple[int, Work]] = defaultdict(lambda: (0, NOTHING))
+        whole = Tally()
         for group, (calls, work) in self.sums_by_group.items():
-            key = group.operator, group.phase, group.treatment
-            calls_before, total = sums[key]
-            sums[key] = calls_before + calls, total + work
+            whole.add_to_group(group._replace(owner=0), work, calls)
         rows = [
-            derived(
-                OperatorOperations,
-                work,
-                operator=operator,
-                phase=phase,
-                treatment=treatment,
-                calls=calls,
-            )
-            for (operator, phase, treatment), (calls, work) in sums.items()
+            derived(OperatorOperations, group, work, calls=calls)
+            for group, (calls, work) in whole.sums_by_group.items()
         ]
         return sorted(rows, key=lambda row: (-row.flops, row.operator, row.phase))
 
     def layer_operators(self, names: Mapping[int, str]) -> list[LayerOperator]:
         """Return the rows of the operators of each layer, without the free ones."""
         order = {owner: position for position, owner in enumerate(names)}
-        groups = sorted(
-            self.sums_by_group, key=lambda group: (order[group.owner], group.operator, group.phase)
+        sums = sorted(
+            self.sums_by_group.items(),
+            key=lambda item: (order[item[0].owner], item[0].operator, item[0].phase),
         )
-        rows = ((group, *self.sums_by_group[group]) for group in groups)
         return [
-            LayerOperator(
-                names[group.owner],
-                group.operator,
-                group.phase,
-                group.treatment,
-                calls,
-                *_get_work_amounts(work),
-            )
-            for group, calls, work in rows
+            derived(LayerOperator, group, work, layer=names[group.owner], calls=calls)
+            for group, (calls, work) in sums
             if group.treatment != "free"
         ]
 
