@@ -151,15 +151,6 @@ def count_ops() -> OperationCounter:
     return OperationCounter()
 
 
-class _Everything(nn.Module):
-    """Stands above the models that run, in the place of the one that :func:`profile_ops` is
-    given.
-    """
-
-
-_Everything.__name__ = "count_ops"
-
-
 class _Size:
     """Stands for a parameter in a module that only shows how many parameters there are."""
 
@@ -179,7 +170,8 @@ class RunningTrace(OperatorTrace):
     """The sums over all operators that run, made while they run."""
 
     def __init__(self) -> None:
-        super().__init__(_Everything())
+        # above the models that run, in the place of the one that profile_ops is given
+        super().__init__(_empty_class("count_ops")())
         self.tally = tally.Tally()
         self.optimizer: str | None = None
         self._phase: str | None = "forward"
@@ -301,8 +293,9 @@ class RunningTrace(OperatorTrace):
         """Call ``func``; a recurrent layer and flex_attention are followed on shapes and not looked
         into.
         """
-        if not self._is_muted:
-            self._note_attention(name, kwargs)
+        if self._is_muted:
+            return func(*args, **kwargs)
+        self._note_attention(name, kwargs)
         if func is torch.autograd.grad and (
             kwargs.get("is_grads_batched") or _functorch.maybe_current_level()
         ):
@@ -312,11 +305,7 @@ class RunningTrace(OperatorTrace):
             with mock.patch.object(self, "_is_executed", True):
                 return func(*args, **kwargs)
         is_followed = is_recurrence(name, args) or name == "flex_attention"
-        if (
-            self._is_muted
-            or not is_followed
-            or not all(map(_has_memory, tensors_in((args, kwargs))))
-        ):
+        if not is_followed or not all(map(_has_memory, tensors_in((args, kwargs)))):
             return func(*args, **kwargs)
         function_tally = self._follow(func, args, kwargs)
         first_node_id = torch._C._autograd._get_sequence_nr()
@@ -439,9 +428,7 @@ class RunningTrace(OperatorTrace):
     def _add_call(self, call: Call, operator: Operator) -> None:
         for single_call in split_foreach(call, operator, ()):
             priced_call = self.tally.price(single_call)
-            if self._phase == "forward":
-                self.tally.add_forward(priced_call, call.owner)
-            elif self._phase is not None:
+            if self._phase is not None:
                 self.tally.add_executed(priced_call, call.owner, self._phase)
         if call.needs_grad and call.node_id is not None:
             self._remember(call.node_id, priced_call, call.owner)

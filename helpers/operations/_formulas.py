@@ -497,14 +497,12 @@ def _normalisation(name: str) -> Rule:
     weight_index = 2 if name == "native_layer_norm" else 1
 
     def affine(call: Call) -> tuple[Spec | None, Spec | None]:
-        weight, bias, *_ = *call.args[weight_index : weight_index + 2], None, None
-        return weight, bias
+        return call.args[weight_index : weight_index + 2]
 
     def has_own_statistics(call: Call) -> bool:
         if not is_batch or name.startswith("_batch_norm_with"):
             return True
-        is_training = option(call, "training", 5, option(call, "train", 5, True))
-        return "no_" not in name and bool(is_training)
+        return "no_" not in name and bool(option(call, "training", 5, True))
 
     def forward(call: Call) -> Work:
         (weight, bias), is_own = affine(call), has_own_statistics(call)

@@ -244,11 +244,9 @@ class MetaTrace(OperatorTrace):
         positions: list = []
         for index in indices:
             if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8):
-                # (selected, dims), taken apart by dimension
                 mask = self._read(index, "aten.index.Tensor with a mask")
-                positions += [
-                    _make_stand_in(dim_positions) for dim_positions in mask.nonzero().unbind(1)
-                ]
+                # (selected, dims), taken apart by dimension
+                positions += map(_make_stand_in, mask.nonzero().unbind(1))
             else:
                 positions.append(index)
         return positions

@@ -14,7 +14,6 @@ from helpers import steps
 from helpers.operations._specs import (
     Call,
     Operator,
-    are_dense,
     is_dense,
     map_tensors,
     operator_of,
@@ -113,7 +112,7 @@ class OptimizerRecorder(TorchDispatchMode):
         specs, keyword_specs = map_tensors((args, kwargs), make_spec)
         result = func(*args, **kwargs)
         results = list(tensors_in((result,)))
-        if not are_dense(results):  # whoever counts names it
+        if not all(map(is_dense, results)):  # whoever counts names it
             return result
         if not owners:
             # it may stand where a temporary of a parameter stood
