@@ -10,6 +10,7 @@ Lesson 11.
 from __future__ import annotations
 
 import html
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -150,11 +151,8 @@ def _branches(rows: Sequence[Row]) -> list[_Branch]:
     """Return the branches of the tree that ``rows`` are, each folded within."""
     starts = [index for index, row in enumerate(rows) if row.depth == rows[0].depth]
     groups: list[list[_Branch]] = []
-    for start, end in zip(starts, [*starts, len(rows)][1:], strict=True):
-        row, descendants = (
-            rows[start],
-            [row for branch in _branches(rows[start + 1 : end]) for row in branch.rows],
-        )
+    for start, end in itertools.pairwise([*starts, len(rows)]):
+        row, descendants = rows[start], fold_rows(rows[start + 1 : end])
         stem = row.name.rstrip("0123456789")
         number = int(row.name[len(stem) :]) if row.name != stem else None
         branch = _Branch((row, *descendants), stem, number, (row._replace(name=stem), *descendants))

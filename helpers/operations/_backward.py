@@ -44,8 +44,8 @@ class CustomFunction(NamedTuple):
 class BackwardPass(NamedTuple):
     """The nodes, parameters and results that a backward pass from the outputs visits."""
 
-    visited_node_ids: frozenset[int]
-    parameters: frozenset[int]
+    visited_node_ids: set[int]
+    parameters: set[int]
     custom: dict[int, CustomFunction]
     accumulations: list[Accumulation]
     recurrences: dict[int, set[int]]
@@ -73,8 +73,8 @@ def walk_graph(outputs: Any, trace: OperatorTrace) -> BackwardPass:
     roots = [(tensor.grad_fn, tensor.output_nr) for tensor in tensors if tensor.grad_fn is not None]
     leaves = {id(tensor) for tensor in tensors if tensor.grad_fn is None and tensor.requires_grad}
     uses: Counter = Counter(set(roots))
-    seen, waiting = {node for node, _ in roots}, [node for node, _ in dict.fromkeys(roots)]
-    waiting = list(dict.fromkeys(waiting))
+    waiting = list(dict.fromkeys(node for node, _ in roots))
+    seen = set(waiting)
     visited_node_ids: set[int] = set()
     custom_nodes: set = set()
     recurrent_nodes: set = set()
@@ -103,13 +103,8 @@ def walk_graph(outputs: Any, trace: OperatorTrace) -> BackwardPass:
         id(node.recurrence): {result_index for user, result_index in uses if user is node}
         for node in recurrent_nodes
     }
-    return BackwardPass(
-        frozenset(visited_node_ids),
-        frozenset(leaves),
-        custom,
-        list(_accumulations(uses, trace)),
-        used_results,
-    )
+    accumulations = list(_accumulations(uses, trace))
+    return BackwardPass(visited_node_ids, leaves, custom, accumulations, used_results)
 
 
 def _run_custom_backward(node: Any, uses: Counter, trace: OperatorTrace) -> list[Call] | None:
@@ -125,16 +120,12 @@ def _run_custom_backward(node: Any, uses: Counter, trace: OperatorTrace) -> list
         torch.ones(result.shape, dtype=result.dtype, device=result.device)
         for result in node._input_metadata
     ]
-    is_used = [bool(uses[node, result_index]) for result_index in range(len(ones))]
-    gradients_or_none = [
-        gradient if used else None for gradient, used in zip(ones, is_used, strict=True)
-    ]
-    filled_gradients = [
-        gradient if used else torch.zeros_like(gradient)
-        for gradient, used in zip(ones, is_used, strict=True)
-    ]
     trace_before = trace.calls, trace.zero_cost_calls.copy(), trace.draws.copy()
-    for gradients in gradients_or_none, filled_gradients:
+    for fill in (lambda _: None, torch.zeros_like):
+        gradients = [
+            gradient if uses[node, result_index] else fill(gradient)
+            for result_index, gradient in enumerate(ones)
+        ]
         trace.calls = []
         try:
             with trace.recording(), torch.no_grad():
@@ -152,11 +143,8 @@ def _accumulations(uses: Counter, trace: OperatorTrace) -> Iterator[Accumulation
         if use_count < 2:
             continue
         if hasattr(node, "variable"):
-            tensor, owner = node.variable, trace.parameter_owner.get(id(node.variable), 0)
-            yield Accumulation(owner, use_count - 1, tensor.numel(), tensor.dtype.itemsize)
+            result, owner = node.variable, trace.parameter_owner.get(id(node.variable), 0)
         else:
-            metadata = node._input_metadata[result_index]
+            result = node._input_metadata[result_index]
             owner = trace.owner_of.get(node._sequence_nr(), 0)
-            yield Accumulation(
-                owner, use_count - 1, math.prod(metadata.shape), metadata.dtype.itemsize
-            )
+        yield Accumulation(owner, use_count - 1, math.prod(result.shape), result.dtype.itemsize)

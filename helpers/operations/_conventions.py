@@ -111,15 +111,11 @@ def convention_table() -> pd.DataFrame:
 
     Lesson 11.
     """
-    rows: list[tuple[object, ...]]
-    rows = [
-        (name, "output element", rule.flops, rule.gradient_flops, rule.steps)
-        for name, rule in ELEMENTWISE.items()
-    ]
-    rows += [
-        (name, "input element", rule.flops, rule.gradient_flops, rule.steps)
-        for name, rule in REDUCTIONS.items()
-    ]
+    rows: list[tuple[object, ...]] = []
+    for rules, per in ((ELEMENTWISE, "output element"), (REDUCTIONS, "input element")):
+        rows += [
+            (name, per, rule.flops, rule.gradient_flops, rule.steps) for name, rule in rules.items()
+        ]
     rows += [
         (name, "output element", *pair, "weighted sum") for name, pair in INTERPOLATION.items()
     ]

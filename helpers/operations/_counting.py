@@ -19,19 +19,19 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
+from unittest import mock
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch
 from torch.nn import functional
-from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-from helpers.operations import _backward as backward, _blocks as blocks, _tally as tally
+from helpers.operations import _backward as backward, _tally as tally
 from helpers.operations._meta import MetaTrace
 from helpers.operations._optimizer import OptimizerRecorder, owners_of_storages, split_foreach
 from helpers.operations._report import OperationProfile
@@ -39,6 +39,7 @@ from helpers.operations._specs import (
     NOTHING,
     Call,
     Operator,
+    are_dense,
     is_dense,
     map_tensors,
     operator_of,
@@ -46,7 +47,7 @@ from helpers.operations._specs import (
     storage_of,
     tensors_in,
 )
-from helpers.operations._trace import FunctionRecorder, OperatorTrace, is_recurrence
+from helpers.operations._trace import OperatorTrace, is_recurrence
 
 _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 _NOT_OPERATORS = ("prim", "profiler")  # namespaces that only ask or annotate
@@ -150,15 +151,6 @@ def count_ops() -> OperationCounter:
     return OperationCounter()
 
 
-class _Everything(nn.Module):
-    """Stands above the models that run, in the place of the one that :func:`profile_ops` is
-    given.
-    """
-
-
-_Everything.__name__ = "count_ops"
-
-
 class _Size:
     """Stands for a parameter in a module that only shows how many parameters there are."""
 
@@ -178,7 +170,8 @@ class RunningTrace(OperatorTrace):
     """The sums over all operators that run, made while they run."""
 
     def __init__(self) -> None:
-        super().__init__(_Everything())
+        # above the models that run, in the place of the one that profile_ops is given
+        super().__init__(_empty_class("count_ops")())
         self.tally = tally.Tally()
         self.optimizer: str | None = None
         self._phase: str | None = "forward"
@@ -204,16 +197,9 @@ class RunningTrace(OperatorTrace):
         """Count the operators that run inside, and change nothing of them."""
         self._thread = threading.get_ident()
         with ExitStack() as stack:
-            stack.enter_context(blocks.visible_operators())
-            for handle in (
-                module_hooks.register_module_forward_pre_hook(self._enter),
-                module_hooks.register_module_forward_hook(self._leave, always_call=True),
-                register_optimizer_step_pre_hook(self._begin_step),
-                register_optimizer_step_post_hook(self._end_step),
-            ):
-                stack.callback(handle.remove)
-            stack.enter_context(self._record_operators())
-            stack.enter_context(FunctionRecorder(self))
+            stack.enter_context(self._record_all())
+            stack.callback(register_optimizer_step_pre_hook(self._begin_step).remove)
+            stack.callback(register_optimizer_step_post_hook(self._end_step).remove)
             yield
 
     # The modules and the optimizer.
@@ -307,55 +293,33 @@ class RunningTrace(OperatorTrace):
         """Call ``func``; a recurrent layer and flex_attention are followed on shapes and not looked
         into.
         """
-        if not self._is_muted:
-            self._note_attention(name, kwargs)
+        if self._is_muted:
+            return func(*args, **kwargs)
+        self._note_attention(name, kwargs)
         if func is torch.autograd.grad and (
             kwargs.get("is_grads_batched") or _functorch.maybe_current_level()
         ):
-            with self._count_gradient_operators():
+            # The operators are counted themselves, of several backward passes at once (torch.vmap)
+            # or of a transformation: the nodes of torch.func have no rule of an operator, whose
+            # tensors need no gradient outside of it.
+            with mock.patch.object(self, "_is_executed", True):
                 return func(*args, **kwargs)
         is_followed = is_recurrence(name, args) or name == "flex_attention"
-        if (
-            self._is_muted
-            or not is_followed
-            or not all(map(_has_memory, tensors_in((*args, *kwargs.values()))))
-        ):
+        if not is_followed or not all(map(_has_memory, tensors_in((args, kwargs)))):
             return func(*args, **kwargs)
         function_tally = self._follow(func, args, kwargs)
         first_node_id = torch._C._autograd._get_sequence_nr()
-        with self._mute():
+        with mock.patch.object(self, "_is_muted", True):
             result = func(*args, **kwargs)
         self._add_function(
             function_tally, range(first_node_id, torch._C._autograd._get_sequence_nr())
         )
         return result
 
-    @contextmanager
-    def _mute(self) -> Iterator[None]:
-        self._is_muted = True
-        try:
-            yield
-        finally:
-            self._is_muted = False
-
-    @contextmanager
-    def _count_gradient_operators(self) -> Iterator[None]:
-        """Count the operators of a backward pass themselves: several at once, of torch.vmap, or of
-        a transformation.
-
-        The nodes of torch.func have no rule of an operator, whose tensors need no gradient outside
-        of it.
-        """
-        is_executed_before, self._is_executed = self._is_executed, True
-        try:
-            yield
-        finally:
-            self._is_executed = is_executed_before
-
     def _follow(self, func: Callable[..., Any], args: tuple, kwargs: dict) -> tally.Tally:
         """Return the sums over ``func`` on shapes, and over the gradient of its first result."""
         has_grad = torch.is_grad_enabled()
-        key = func, *(map_tensors(value, self._spec) for value in (args, tuple(kwargs.items())))
+        key = func, *map_tensors((args, tuple(kwargs.items())), self._spec)
         if key in self._function_tallies:
             return self._function_tallies[key]
 
@@ -371,14 +335,10 @@ class RunningTrace(OperatorTrace):
                 return meta_tensor
 
             with trace.recording():
-                result = func(
-                    *map_tensors(args, stand_in),
-                    **{key: map_tensors(value, stand_in) for key, value in kwargs.items()},
-                )
-            return tally.sum_trace(
-                trace,
-                backward.walk_graph(result if isinstance(result, Tensor) else result[0], trace),
-            )
+                meta_args, meta_kwargs = map_tensors((args, kwargs), stand_in)
+                result = func(*meta_args, **meta_kwargs)
+            first_result = result if isinstance(result, Tensor) else result[0]
+            return tally.sum_trace(trace, backward.walk_graph(first_result, trace))
 
         with ThreadPoolExecutor(1) as executor:  # a thread without modes, and with autograd
             self._function_tallies[key] = executor.submit(follow_function).result()
@@ -389,9 +349,8 @@ class RunningTrace(OperatorTrace):
 
     def _add_function(self, function_tally: tally.Tally, node_ids: range) -> None:
         owner = self._stack[-1]
-        self.tally.add_function(
-            function_tally, owner, phases=("forward",) if self._phase == "forward" else ()
-        )
+        phases = ("forward",) if self._phase == "forward" else ()
+        self.tally.add_function(function_tally, owner, phases=phases)
         cost = function_tally, node_ids.start  # one gradient, whichever of its nodes are met
         for node_id in node_ids if torch.is_grad_enabled() else ():
             self._remember(node_id, cost, owner)
@@ -402,30 +361,30 @@ class RunningTrace(OperatorTrace):
         """Run one operator, and add it, or the gradient that it belongs to."""
         if self._is_muted or func.namespace in _NOT_OPERATORS:
             return func(*args, **kwargs)
-        if any(tensor.layout == torch.jagged for tensor in tensors_in((*args, *kwargs.values()))):
+        if any(tensor.layout == torch.jagged for tensor in tensors_in((args, kwargs))):
             # it takes the operator apart, into those on its values, which come here
             return NotImplemented
         if torch._C._current_graph_task_id() != -1:
             return self._run_in_backward(func, args, kwargs)
         self._visited.clear()
         if self._step is not None and not torch.is_grad_enabled():
-            if not all(map(is_dense, tensors_in((*args, *kwargs.values())))):
-                return self._add_uncounted(operator_of(func), func(*args, **kwargs), "optimizer")
-            result = self._step.__torch_dispatch__(func, (), args, kwargs)
-            for call in self._step.calls:
-                self.tally.add_executed(self.tally.price(call), call.owner, "optimizer")
-            self._step.calls.clear()
-            is_dense_result = all(map(is_dense, tensors_in((result,))))
-            return (
-                result
-                if is_dense_result
-                else self._add_uncounted(operator_of(func), result, "optimizer")
-            )
+            return self._run_in_step(self._step, func, args, kwargs)
         return self._run_in_forward(func, args, kwargs)
+
+    def _run_in_step(self, step: OptimizerRecorder, func: Any, args: tuple, kwargs: dict) -> Any:
+        if not are_dense(args, kwargs):
+            return self._add_uncounted(operator_of(func), func(*args, **kwargs), "optimizer")
+        result = step.__torch_dispatch__(func, (), args, kwargs)
+        for call in step.calls:
+            self.tally.add_executed(self.tally.price(call), call.owner, "optimizer")
+        step.calls.clear()
+        if are_dense(result):
+            return result
+        return self._add_uncounted(operator_of(func), result, "optimizer")
 
     def _run_in_forward(self, func: Any, args: tuple, kwargs: dict) -> Any:
         operator = operator_of(func)
-        if not all(map(is_dense, tensors_in((*args, *kwargs.values())))):
+        if not are_dense(args, kwargs):
             return self._add_uncounted(operator, func(*args, **kwargs), self._phase)
         if not operator.name.startswith("_scaled_dot_product") or operator.name.endswith(
             "_backward"
@@ -434,10 +393,8 @@ class RunningTrace(OperatorTrace):
                 return super().operator(func, args, kwargs)
             except _NotDenseError as error:
                 return self._add_uncounted(operator, error.result, self._phase)
-        arguments = {
-            argument.name: value
-            for argument, value in zip(func._schema.arguments, args, strict=False)
-        } | kwargs
+        names = (argument.name for argument in func._schema.arguments)
+        arguments = dict(zip(names, args, strict=False)) | kwargs
         query, key, value = args[:3]
         mask = arguments.get("attn_mask", arguments.get("attn_bias"))
         options = {
@@ -450,17 +407,13 @@ class RunningTrace(OperatorTrace):
             functional.scaled_dot_product_attention, (query, key, value, mask), options
         )
         next_node_id = torch._C._autograd._get_sequence_nr()
-        node_count = (
-            1
-            if any(tensor.requires_grad for tensor in tensors_in((*args, *kwargs.values())))
-            else 0
-        )
-        self._add_function(function_tally, range(next_node_id - node_count, next_node_id))
+        has_node = any(tensor.requires_grad for tensor in tensors_in((args, kwargs)))
+        self._add_function(function_tally, range(next_node_id - has_node, next_node_id))
         return func(*args, **kwargs)
 
     def _run(self, func: Any, _: Operator, args: tuple, kwargs: dict) -> Any:
         result = func(*args, **kwargs)
-        if not all(map(is_dense, tensors_in((result,)))):
+        if not are_dense(result):
             raise _NotDenseError(result)
         return result
 
@@ -475,9 +428,7 @@ class RunningTrace(OperatorTrace):
     def _add_call(self, call: Call, operator: Operator) -> None:
         for single_call in split_foreach(call, operator, ()):
             priced_call = self.tally.price(single_call)
-            if self._phase == "forward":
-                self.tally.add_forward(priced_call, call.owner)
-            elif self._phase is not None:
+            if self._phase is not None:
                 self.tally.add_executed(priced_call, call.owner, self._phase)
         if call.needs_grad and call.node_id is not None:
             self._remember(call.node_id, priced_call, call.owner)

@@ -35,27 +35,50 @@ from helpers.operations._specs import (
 )
 from helpers.steps import first_line
 
+Gradient = Callable[[Call, Spec], Work]
+"""The work of the gradient of one operand of a call."""
+
+
+def _for_each(gradient: Gradient) -> Callable[[Call], Work]:
+    """Return the backward pass that does ``gradient`` for each operand that needs one."""
+
+    def backward(call: Call) -> Work:
+        operands = [spec for spec in call.inputs if spec.needs_grad]
+        return sum((gradient(call, operand) for operand in operands), NOTHING)
+
+    return backward
+
+
+def _for_first(gradient: Gradient) -> Callable[[Call], Work]:
+    """Return the backward pass of an operator of which only the first operand has a gradient."""
+
+    def backward(call: Call) -> Work:
+        source = call.inputs[0]
+        return gradient(call, source) if source.needs_grad else NOTHING
+
+    return backward
+
+
+def _pass_over(call: Call, flops: int = 0) -> Work:
+    """Return the work of reading each operand once and writing the result."""
+    return traffic(call.inputs, [call.output], flops)
+
+
+def _no_work(_: Call) -> Work:
+    return NOTHING
+
+
 # Operators that compute nothing and move data: what they read and write, and what their gradients
 # cost.
 
-
-def _move_backward(call: Call) -> Work:
-    """Backward of moving data: each gradient is moved, and summed where its operand was broadcast
-    or repeated.
-    """
-    total = NOTHING
-    for spec in call.inputs:
-        if spec.needs_grad:
-            flops = (
-                call.output.numel
-                if spec.numel < call.output.numel and call.name in _SUMMED_IN_BACKWARD
-                else 0
-            )
-            total += Work(flops=flops) + traffic([call.output] if flops else [spec], [spec])
-    return total
-
-
 _SUMMED_IN_BACKWARD = frozenset({"where", "repeat", "repeat_interleave", "masked_fill"})
+
+
+def _moving_gradient(call: Call, operand: Spec) -> Work:
+    """A gradient is moved, and summed where its operand was broadcast or repeated."""
+    if call.name in _SUMMED_IN_BACKWARD and operand.numel < call.output.numel:
+        return broadcast_gradient(call.output, operand)
+    return traffic([operand], [operand])
 
 
 def _copy(call: Call) -> Work:
@@ -63,88 +86,63 @@ def _copy(call: Call) -> Work:
     return traffic(operands, [call.output])
 
 
+def _indices(call: Call) -> list[Spec]:
+    return [spec for spec in call.inputs[1:] if spec.kind == "i"]
+
+
 def _gather(call: Call) -> Work:
-    source = call.inputs[0]
-    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
-    return traffic([call.output._replace(is_weight=source.is_weight), *indices], [call.output])
+    elements = call.output._replace(is_weight=call.inputs[0].is_weight)
+    return traffic([elements, *_indices(call)], [call.output])
 
 
-def _gather_backward(call: Call) -> Work:
-    source = call.inputs[0]
-    if not source.needs_grad:
-        return NOTHING
-    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
-    return Work(flops=call.output.numel) + traffic([call.output, *indices], [source])
-
-
-def _scatter_source(call: Call) -> Spec:
-    """The values that are put: the last floating-point tensor that is not the destination, else the
-    destination.
-    """
-    return next((spec for spec in reversed(call.inputs[1:]) if spec.kind != "i"), call.inputs[0])
+def _gather_gradient(call: Call, source: Spec) -> Work:
+    return traffic([call.output, *_indices(call)], [source], call.output.numel)
 
 
 def _scatter(call: Call) -> Work:
     is_adding = call.name in conventions.ACCUMULATING or (
         "index_put" in call.name and bool(option(call, "accumulate", 3, False))
     )
-    values = _scatter_source(call)
-    indices = [spec for spec in call.inputs[1:] if spec.kind == "i"]
+    # what is put: the last floating-point tensor that is not the destination, else the destination
+    values = next((spec for spec in reversed(call.inputs[1:]) if spec.kind != "i"), call.inputs[0])
     flops = values.numel if is_adding and values.kind != "i" else 0
-    return Work(flops=flops) + traffic([values, *indices], [values])
-
-
-def _scatter_backward(call: Call) -> Work:
-    gradients = [spec for spec in call.inputs if spec.needs_grad]
-    return traffic(gradients, gradients)
+    return traffic([values, *_indices(call)], [values], flops)
 
 
 def _bag(call: Call) -> Work:
-    weight, indices = call.args[0], call.args[1]
-    rows = indices.numel * prod(weight.shape[1:])
-    gathered_rows = weight._replace(elements=rows)
-    return Work(flops=rows) + traffic([gathered_rows, indices], [call.output])
+    weight, indices = call.args[:2]
+    rows = weight._replace(elements=indices.numel * prod(weight.shape[1:]))
+    return traffic([rows, indices], [call.output], rows.elements)
 
 
-def _bag_backward(call: Call) -> Work:
-    weight, indices = call.args[0], call.args[1]
-    if not weight.needs_grad:
-        return NOTHING
-    return Work(flops=indices.numel * prod(weight.shape[1:])) + traffic(
-        [call.output, indices], [weight]
-    )
+def _bag_gradient(call: Call, weight: Spec) -> Work:
+    indices = call.args[1]
+    return traffic([call.output, indices], [weight], indices.numel * prod(weight.shape[1:]))
 
 
-def _expand_backward(call: Call) -> Work:
+def _expand_gradient(call: Call, source: Spec) -> Work:
     """An expanded view costs nothing; its gradient is summed over what was expanded."""
-    source = call.inputs[0]
-    return (
-        broadcast_gradient(call.output._replace(elements=call.output.numel), source)
-        if source.needs_grad
-        else NOTHING
-    )
-
-
-def _accumulate(call: Call) -> Work:
-    return Work(flops=call.inputs[-1].numel) + traffic(call.inputs, [call.output])
-
-
-def _no_work(_: Call) -> Work:
-    return NOTHING
+    return broadcast_gradient(call.output._replace(elements=call.output.numel), source)
 
 
 _MOVING: dict[str, Rule] = {
-    **{name: Rule(lambda call: traffic([], [call.output]), _no_work) for name in conventions.FILL},
-    **{name: Rule(_copy, _move_backward) for name in conventions.COPY},
-    **{name: Rule(_gather, _gather_backward) for name in conventions.GATHER},
-    **{name: Rule(_scatter, _scatter_backward) for name in conventions.SCATTER},
+    **dict.fromkeys(conventions.FILL, Rule(lambda call: traffic([], [call.output]), _no_work)),
+    **dict.fromkeys(conventions.COPY, Rule(_copy, _for_each(_moving_gradient))),
+    **dict.fromkeys(conventions.GATHER, Rule(_gather, _for_first(_gather_gradient))),
+    **dict.fromkeys(
+        conventions.SCATTER,
+        Rule(_scatter, _for_each(lambda _, operand: traffic([operand], [operand]))),
+    ),
     # its gradient is a fold: each element is added where it came from
-    "im2col": Rule(_copy, _gather_backward),
-    "expand": Rule(_no_work, _expand_backward),
+    "im2col": Rule(_copy, _for_first(_gather_gradient)),
+    "expand": Rule(_no_work, _for_first(_expand_gradient)),
     # the gradient of what a score of flex_attention takes
-    "flex_lib::zeros_and_scatter": Rule(_accumulate, _no_work),
-    "_embedding_bag": Rule(_bag, _bag_backward),
-    "_embedding_bag_forward_only": Rule(_bag, _bag_backward),
+    "flex_lib::zeros_and_scatter": Rule(
+        lambda call: _pass_over(call, call.inputs[-1].numel), _no_work
+    ),
+    **dict.fromkeys(
+        ("_embedding_bag", "_embedding_bag_forward_only"), Rule(_bag, _for_first(_bag_gradient))
+    ),
 }
 
 
@@ -211,16 +209,13 @@ def register(
             "flops=...)"
         )
     registered_rule = Rule(
-        _guard_rule(rule, name), _guard_rule(backward, name) if backward else lambda _: NOTHING
+        _guard_rule(rule, name), _guard_rule(backward, name) if backward else _no_work
     )
-    _REGISTERED.setdefault(name, []).append(registered_rule)
+    rules = _REGISTERED.setdefault(name, [])
+    rules.append(registered_rule)
     registration = ExitStack()
-    registration.callback(_take_back, name, registered_rule)
+    registration.callback(rules.remove, registered_rule)
     return registration
-
-
-def _take_back(name: str, registered_rule: Rule) -> None:
-    _REGISTERED[name] = [rule for rule in _REGISTERED[name] if rule is not registered_rule]
 
 
 def _guard_rule(rule: Callable[[Call], Work], name: str) -> Callable[[Call], Work]:
@@ -282,9 +277,8 @@ def work(call: Call, macs: int = 0, flops: int = 0) -> Work:
 
     Lesson 11.
     """
-    return Work(macs, macs, units.flops_from_macs(macs) + flops) + traffic(
-        call.inputs, call.outputs
-    )
+    products = Work(macs, macs, units.flops_from_macs(macs))
+    return products + traffic(call.inputs, call.outputs, flops)
 
 
 # Products.
@@ -302,62 +296,38 @@ def _product(call: Call, macs: int) -> Work:
     return Work(macs, useful, units.flops_from_macs(macs))
 
 
-def _product_rule(
-    macs: Callable[[Call], int], operands: Callable[[Call], tuple[Spec, Spec]]
-) -> Rule:
-    """Return the rule of an operator that multiplies two operands and may add a third to the
-    result.
+def _product_rule(macs: Callable[[Call, Spec, Spec], int], first_index: int = 0) -> Rule:
+    """Return the rule of an operator that multiplies the operands at ``first_index`` and after it,
+    and may add a third to the result.
     """
+
+    def product(call: Call) -> Work:
+        return _product(call, macs(call, *call.args[first_index : first_index + 2]))
 
     def forward(call: Call) -> Work:
-        return _product(call, macs(call)) + _scaling(call) + traffic(call.inputs, [call.output])
+        # alpha and beta of addmm and its kind: one multiplication an element where they are not 1
+        scale_factors = sum(call.kwargs.get(name, 1) not in (0, 1) for name in ("alpha", "beta"))
+        return product(call) + _pass_over(call, scale_factors * call.output.numel)
 
-    def backward(call: Call) -> Work:
-        left, right = operands(call)
-        total = NOTHING
-        for operand, other_operand in ((left, right), (right, left)):
-            if operand.needs_grad:
-                total += _product(call, macs(call)) + traffic(
-                    [call.output, other_operand], [operand]
-                )
-        biases = [spec for spec in call.inputs if spec is not left and spec is not right]
-        for bias in biases:
-            if bias.needs_grad:
-                total += broadcast_gradient(call.output, bias)
-        return total
+    def gradient(call: Call, operand: Spec) -> Work:
+        left, right = call.args[first_index : first_index + 2]
+        if operand is not left and operand is not right:  # a bias
+            return broadcast_gradient(call.output, operand)
+        other_operand = right if operand is left else left
+        return product(call) + traffic([call.output, other_operand], [operand])
 
-    return Rule(forward, backward)
+    return Rule(forward, _for_each(gradient))
 
 
-def _scaling(call: Call) -> Work:
-    """``alpha`` and ``beta`` of addmm and its kind: one multiplication an element where they are
-    not 1.
-    """
-    scale_factors = sum(call.kwargs.get(name, 1) not in (0, 1) for name in ("alpha", "beta"))
-    return Work(flops=scale_factors * call.output.numel)
+def _matrix_macs(_: Call, left: Spec, right: Spec) -> int:
+    """Matrix product: result elements times the length summed over."""
+    return left.numel * (right.shape[-1] if len(right.shape) > 1 else 1)
 
 
-def _matrix_product_rule(first_index: int) -> Rule:
-    """Matrix product of the operands at ``first_index`` and after it: result elements times the
-    length summed over.
-    """
-
-    def operands(call: Call) -> tuple[Spec, Spec]:
-        return call.args[first_index], call.args[first_index + 1]
-
-    def macs(call: Call) -> int:
-        left, right = operands(call)
-        columns = right.shape[-1] if len(right.shape) > 1 else 1
-        return left.numel * columns
-
-    return _product_rule(macs, operands)
-
-
-def _grouped_macs(call: Call) -> int:
+def _grouped_macs(_: Call, left: Spec, right: Spec) -> int:
     """Products of groups of rows (or of columns, or of what is summed over): every row is in one of
     the groups.
     """
-    left, right = call.args[:2]
     # each column of the right belongs to one group
     is_spread = len(left.shape) == 3 and len(right.shape) == 2
     return left.numel * right.shape[-1] // (max(1, left.shape[0]) if is_spread else 1)
@@ -374,11 +344,13 @@ _PACKED = (
 )
 
 
-def _packed_macs(call: Call) -> int:
-    return call.args[0].numel * call.output.shape[-1]
+def _convolution_macs(call: Call, data: Spec, weight: Spec) -> int:
+    is_transposed = option(call, "transposed", 6, False)
+    spread_elements = data.numel if is_transposed else call.output.numel
+    return spread_elements * prod(weight.shape[1:])
 
 
-def _triangular_solve() -> Rule:
+def _triangular_solve(call: Call) -> Work:
     """X of A X = B, or X A = B: each element is one of B, less products with those before it, over
     A's diagonal.
 
@@ -386,82 +358,63 @@ def _triangular_solve() -> Rule:
     gradient of B is such a solve again, and that of A is a product with it, negated
     (``linalg_solve_triangular_backward`` in PyTorch's torch/csrc/autograd/FunctionsManual.cpp).
     """
-
-    def solve(call: Call) -> Work:
-        order = call.args[0].shape[-1] - bool(call.kwargs.get("unitriangular"))
-        return Work(flops=order * call.output.numel) + traffic(call.inputs, [call.output])
-
-    def backward(call: Call) -> Work:
-        matrix = call.args[0]
-        order, elements = matrix.shape[-1], call.output.numel
-        total = solve(call)
-        if matrix.needs_grad:
-            gradient = matrix._replace(
-                shape=(elements * order // max(1, prod(call.output.shape[-2:])), order), elements=0
-            )
-            total += (
-                _product(call, elements * order)
-                + Work(flops=gradient.numel)
-                + broadcast_gradient(gradient, matrix)
-            )
-            total += traffic([call.output, call.output], [matrix])
-        return total
-
-    return Rule(solve, backward)
+    order = call.args[0].shape[-1] - bool(call.kwargs.get("unitriangular"))
+    return _pass_over(call, order * call.output.numel)
 
 
-def _convolution_macs(call: Call) -> int:
-    data, weight = call.args[0], call.args[1]
-    is_transposed = option(call, "transposed", 6, False)
-    spread_elements = data.numel if is_transposed else call.output.numel
-    return spread_elements * prod(weight.shape[1:])
+def _triangular_solve_backward(call: Call) -> Work:
+    matrix, out = call.args[0], call.output
+    if not matrix.needs_grad:
+        return _triangular_solve(call)
+    order, elements = matrix.shape[-1], out.numel
+    gradient = matrix._replace(
+        shape=(elements * order // max(1, prod(out.shape[-2:])), order), elements=0
+    )
+    return (
+        _triangular_solve(call)
+        + _product(call, elements * order)
+        + broadcast_gradient(gradient, matrix)
+        + traffic([out, out], [matrix], gradient.numel)
+    )
 
 
-def _trilinear() -> Rule:
+def _trilinear_sizes(call: Call) -> tuple[int, int]:
+    """Return the products of ``F.bilinear``: of its two inputs and the weight, and of the inputs
+    alone.
+    """
+    shapes = []
+    for spec, dims in zip(call.args[:3], call.args[3:6], strict=True):
+        shape = list(spec.shape)
+        for dim in sorted(dims):
+            shape.insert(dim, 1)
+        shapes.append(shape)
+    first, _, second = shapes
+    return prod(torch.broadcast_shapes(*shapes)), prod(torch.broadcast_shapes(first, second))
+
+
+def _trilinear(call: Call) -> Work:
     """``F.bilinear``: the outer product of the two inputs (element-wise), times the weight
     (MACs).
     """
+    full, outer = _trilinear_sizes(call)
+    return _product(call, full) + _pass_over(call, outer)
 
-    def sizes(call: Call) -> tuple[int, int]:
-        shapes = []
-        for spec, dims in zip(call.args[:3], call.args[3:6], strict=True):
-            shape = list(spec.shape)
-            for dim in sorted(dims):
-                shape.insert(dim, 1)
-            shapes.append(shape)
-        full = [max(column) if 0 not in column else 0 for column in zip(*shapes, strict=True)]
-        outer = [max(a, b) if a and b else 0 for a, b in zip(shapes[0], shapes[2], strict=True)]
-        return prod(full), prod(outer)
 
-    def forward(call: Call) -> Work:
-        full, outer = sizes(call)
-        return _product(call, full) + Work(flops=outer) + traffic(call.inputs, [call.output])
-
-    def backward(call: Call) -> Work:
-        full, outer = sizes(call)
-        first, weight, second = call.args[:3]
-        total = NOTHING
-        if weight.needs_grad:
-            total += (
-                _product(call, full)
-                + Work(flops=outer)
-                + traffic([call.output, first, second], [weight])
-            )
-        if first.needs_grad or second.needs_grad:
-            total += _product(call, full) + traffic([call.output, weight], 0)
-        for operand, other_operand in ((first, second), (second, first)):
-            if operand.needs_grad:
-                total += _product(call, outer) + traffic([other_operand], [operand])
-        return total
-
-    return Rule(forward, backward)
+def _trilinear_backward(call: Call) -> Work:
+    full, outer = _trilinear_sizes(call)
+    first, weight, second = call.args[:3]
+    total = NOTHING
+    if weight.needs_grad:
+        total += _product(call, full) + traffic([call.output, first, second], [weight], outer)
+    if first.needs_grad or second.needs_grad:
+        total += _product(call, full) + traffic([call.output, weight], [])
+    for operand, other_operand in ((first, second), (second, first)):
+        if operand.needs_grad:
+            total += _product(call, outer) + traffic([other_operand], [operand])
+    return total
 
 
 # Operators counted per element.
-
-
-def _is_floating(call: Call) -> bool:
-    return any(spec.kind != "i" for spec in (*call.inputs, *call.outputs))
 
 
 def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
@@ -470,85 +423,56 @@ def _elementwise(name: str, convention: conventions.Elementwise) -> Rule:
         return conventions.GELU_TANH if is_tanh else convention
 
     def forward(call: Call) -> Work:
-        if not _is_floating(call):
-            return traffic(call.inputs, [call.output])
+        if all(spec.kind == "i" for spec in (*call.inputs, *call.outputs)):
+            return _pass_over(call)
         flops = applied_convention(call).flops
         if any(spec.kind == "c" for spec in call.inputs):
             flops = conventions.COMPLEX_FLOPS.get(name, 2 * flops)
         flops += sum(call.kwargs.get(option, 1) != 1 for option in ("alpha", "value"))
-        return Work(flops=flops * call.output.numel) + traffic(call.inputs, [call.output])
+        return _pass_over(call, flops * call.output.numel)
 
-    def backward(call: Call) -> Work:
-        total = NOTHING
+    def gradient(call: Call, operand: Spec) -> Work:
         rule, out = applied_convention(call), call.output
-        tensors = call.inputs
-        for index, spec in enumerate(tensors):
-            if not spec.needs_grad:
-                continue
-            flops_per_element = rule.gradient_flops
-            flops = (
-                flops_per_element
-                if isinstance(flops_per_element, int)
-                else flops_per_element[
-                    min(_argument_index(call, spec, index), len(flops_per_element) - 1)
-                ]
-            )
-            flops *= 2 if spec.kind == "c" else 1
-            if name == "pow" and len(tensors) == 1 and call.args[1] == 2:
-                flops = 2
-            other_operands = [operand for operand in tensors if operand is not spec]
-            saved_specs = {"none": [], "own": [spec], "other": other_operands, "one": [out]}[
-                rule.saved
-            ]
-            if flops:
-                total += Work(flops=flops * out.numel) + traffic([out, *saved_specs], [spec])
-            if spec.numel < out.numel:
-                total += Work(flops=out.numel)
-                total += NOTHING if flops else traffic([out], [spec])
-        return total
+        flops = rule.gradient_flops
+        if not isinstance(flops, int):
+            index = next(index for index, value in enumerate(call.args) if value is operand)
+            flops = flops[min(index, len(flops) - 1)]
+        flops *= 2 if operand.kind == "c" else 1
+        if name == "pow" and len(call.inputs) == 1 and call.args[1] == 2:
+            flops = 2
+        if not flops:
+            return broadcast_gradient(out, operand)
+        other_operands = [spec for spec in call.inputs if spec is not operand]
+        saved = {"none": [], "own": [operand], "other": other_operands, "one": [out]}[rule.saved]
+        is_summed = operand.numel < out.numel
+        return traffic([out, *saved], [operand], (flops + is_summed) * out.numel)
 
-    return Rule(forward, backward)
-
-
-def _argument_index(call: Call, spec: Spec, fallback: int) -> int:
-    return next((index for index, value in enumerate(call.args) if value is spec), fallback)
+    return Rule(forward, _for_each(gradient))
 
 
 def _reduction(convention: conventions.Reduction) -> Rule:
     def forward(call: Call) -> Work:
         source = call.inputs[0]
-        flops = (
-            convention.flops
-            * source.numel
-            * (0 if source.kind == "i" else 2 if source.kind == "c" else 1)
-        )
-        return Work(flops=flops) + traffic(call.inputs, [call.output])
+        kind_factor = {"i": 0, "f": 1, "c": 2}[source.kind]
+        return _pass_over(call, convention.flops * source.numel * kind_factor)
 
-    def backward(call: Call) -> Work:
-        source = call.inputs[0]
-        if not source.needs_grad:
-            return NOTHING
+    def gradient(call: Call, source: Spec) -> Work:
         operands = [call.output] + [source] * convention.saved
-        return Work(flops=convention.gradient_flops * source.numel) + traffic(operands, [source])
+        return traffic(operands, [source], convention.gradient_flops * source.numel)
 
-    return Rule(forward, backward)
+    return Rule(forward, _for_first(gradient))
 
 
 def _pooling(*, adds: bool) -> Rule:
     def forward(call: Call) -> Work:
-        return Work(flops=call.output.numel * _window_elements(call)) + traffic(
-            [call.inputs[0]], [call.output]
-        )
+        flops = call.output.numel * _window_elements(call)
+        return traffic([call.inputs[0]], [call.output], flops)
 
-    def backward(call: Call) -> Work:
-        if not call.inputs[0].needs_grad:
-            return NOTHING
+    def gradient(call: Call, source: Spec) -> Work:
         element_flops = _window_elements(call) if adds else 1
-        return Work(flops=call.output.numel * element_flops) + traffic(
-            [call.output], [call.inputs[0]]
-        )
+        return traffic([call.output], [source], call.output.numel * element_flops)
 
-    return Rule(forward, backward)
+    return Rule(forward, _for_first(gradient))
 
 
 def _window_elements(call: Call) -> int:
@@ -558,113 +482,94 @@ def _window_elements(call: Call) -> int:
     return prod(sizes * dimensions if len(sizes) == 1 else sizes)
 
 
-def _interpolation(pair: tuple[int, int]) -> Rule:
-    def forward(call: Call) -> Work:
-        return Work(flops=pair[0] * call.output.numel) + traffic(call.inputs, [call.output])
-
+def _interpolation(flops: int, gradient_flops: int) -> Rule:
     def backward(call: Call) -> Work:
         gradients = [spec for spec in call.inputs if spec.needs_grad]
-        return Work(flops=pair[1] * call.output.numel * bool(gradients)) + (
-            traffic([call.output], gradients) if gradients else NOTHING
-        )
+        if not gradients:
+            return NOTHING
+        return traffic([call.output], gradients, gradient_flops * call.output.numel)
 
-    return Rule(forward, backward)
+    return Rule(lambda call: _pass_over(call, flops * call.output.numel), backward)
 
 
 def _normalisation(name: str) -> Rule:
     is_batch = "batch_norm" in name
+    weight_index = 2 if name == "native_layer_norm" else 1
 
-    def parts(call: Call) -> tuple[Spec, Spec | None, Spec | None, bool]:
-        indices = {"native_layer_norm": (2, 3)}.get(name, (1, 2))
-        weight, bias = (call.args[index] if len(call.args) > index else None for index in indices)
-        is_own = (
-            not is_batch
-            or name.startswith("_batch_norm_with")
-            or (
-                "no_" not in name
-                and bool(option(call, "training", 5, option(call, "train", 5, True)))
-            )
-        )
-        return call.args[0], weight, bias, is_own
+    def affine(call: Call) -> tuple[Spec | None, Spec | None]:
+        return call.args[weight_index : weight_index + 2]
+
+    def has_own_statistics(call: Call) -> bool:
+        if not is_batch or name.startswith("_batch_norm_with"):
+            return True
+        return "no_" not in name and bool(option(call, "training", 5, True))
 
     def forward(call: Call) -> Work:
-        source, weight, bias, is_own = parts(call)
+        (weight, bias), is_own = affine(call), has_own_statistics(call)
         costs = conventions.NORM_FLOPS
         element_flops = (
-            costs["own" if is_own else "stored"] + (weight is not None) * costs["weight"]
+            costs["own" if is_own else "stored"]
+            + (weight is not None) * costs["weight"]
+            + (bias is not None) * costs["bias"]
         )
-        element_flops += (bias is not None) * costs["bias"]
-        running_statistics = (
-            [spec for spec in call.args[3:5] if isinstance(spec, Spec)]
-            if is_batch and is_own
-            else []
-        )
-        written_bytes = call.output.bytes + sum(spec.bytes for spec in running_statistics)
-        return Work(flops=element_flops * source.numel) + traffic(call.inputs, written_bytes)
+        statistics = call.args[3:5] if is_batch and is_own else ()
+        results = [call.output, *(spec for spec in statistics if isinstance(spec, Spec))]
+        return traffic(call.inputs, results, element_flops * call.args[0].numel)
 
-    def backward(call: Call) -> Work:
-        source, weight, bias, is_own = parts(call)
-        costs, total = conventions.NORM_GRADIENT_FLOPS, NOTHING
-        if source.needs_grad:
-            element_flops = (
-                costs["own" if is_own else "stored"]
-                + (weight is not None) * costs["through_weight"]
-            )
-            operands = [
-                call.output,
-                *([source] if is_own else []),
-                *([weight] if weight is not None else []),
-            ]
-            total += Work(flops=element_flops * source.numel) + traffic(operands, [source])
-        if weight is not None and weight.needs_grad:
-            total += Work(flops=costs["weight"] * source.numel) + traffic(
-                [call.output, source], [weight]
-            )
-        if bias is not None and bias.needs_grad:
-            total += Work(flops=costs["bias"] * source.numel) + traffic([call.output], [bias])
-        return total
+    def gradient(call: Call, operand: Spec) -> Work:
+        source, (weight, bias), out = call.args[0], affine(call), call.output
+        costs = conventions.NORM_GRADIENT_FLOPS
+        if operand is source:
+            is_own = has_own_statistics(call)
+            element_flops = costs["own" if is_own else "stored"]
+            operands = [out, source] if is_own else [out]
+            if weight is not None:
+                element_flops += costs["through_weight"]
+                operands.append(weight)
+        elif operand is weight:
+            element_flops, operands = costs["weight"], [out, source]
+        elif operand is bias:
+            element_flops, operands = costs["bias"], [out]
+        else:
+            return NOTHING
+        return traffic(operands, [operand], element_flops * source.numel)
 
-    return Rule(forward, backward)
+    return Rule(forward, _for_each(gradient))
 
 
-def _distance() -> Rule:
+def _distance(call: Call) -> Work:
     """``cdist``: subtract, power and add for each element of each pair."""
+    return _pass_over(call, 3 * call.output.numel * call.args[0].shape[-1])
 
-    def pairs(call: Call) -> int:
-        return call.output.numel * call.args[0].shape[-1]
 
-    def backward(call: Call) -> Work:
-        gradients = [spec for spec in call.args[:2] if spec.needs_grad]
-        return Work(flops=4 * pairs(call) * len(gradients)) + traffic(
-            [call.output, *call.args[:2]], gradients
-        )
-
-    return Rule(
-        lambda call: Work(flops=3 * pairs(call)) + traffic(call.inputs, [call.output]), backward
-    )
+def _distance_backward(call: Call) -> Work:
+    gradients = [spec for spec in call.args[:2] if spec.needs_grad]
+    flops = 4 * call.output.numel * call.args[0].shape[-1] * len(gradients)
+    return traffic([call.output, *call.args[:2]], gradients, flops)
 
 
 _RULES: dict[str, Rule] = {
-    **{
-        name: _matrix_product_rule(0)
-        for name in ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm", "_scaled_mm_v2")
-    },
-    **{
-        name: _matrix_product_rule(1)
-        for name in ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation")
-    },
-    **{name: _product_rule(_grouped_macs, lambda call: call.args[:2]) for name in _GROUPED},
-    **{name: _product_rule(_packed_macs, lambda call: call.args[:2]) for name in _PACKED},
-    "linalg_solve_triangular": _triangular_solve(),
-    "addr": _product_rule(lambda call: call.output.numel, lambda call: call.args[1:3]),
-    "convolution": _product_rule(_convolution_macs, lambda call: (call.args[0], call.args[1])),
-    "_trilinear": _trilinear(),
-    "_cdist_forward": _distance(),
+    **dict.fromkeys(
+        ("mm", "bmm", "mv", "dot", "vdot", "_int_mm", "_scaled_mm", "_scaled_mm_v2"),
+        _product_rule(_matrix_macs),
+    ),
+    **dict.fromkeys(
+        ("addmm", "baddbmm", "addbmm", "addmv", "_addmm_activation"), _product_rule(_matrix_macs, 1)
+    ),
+    **dict.fromkeys(_GROUPED, _product_rule(_grouped_macs)),
+    **dict.fromkeys(
+        _PACKED, _product_rule(lambda call, left, _: left.numel * call.output.shape[-1])
+    ),
+    "linalg_solve_triangular": Rule(_triangular_solve, _triangular_solve_backward),
+    "addr": _product_rule(lambda call, *_: call.output.numel, 1),
+    "convolution": _product_rule(_convolution_macs),
+    "_trilinear": Rule(_trilinear, _trilinear_backward),
+    "_cdist_forward": Rule(_distance, _distance_backward),
     **{name: _elementwise(name, rule) for name, rule in conventions.ELEMENTWISE.items()},
     **{name: _reduction(rule) for name, rule in conventions.REDUCTIONS.items()},
-    **{f"max_pool{n}d_with_indices": _pooling(adds=False) for n in (2, 3)},
-    **{f"avg_pool{n}d": _pooling(adds=True) for n in (1, 2, 3)},
-    **{name: _interpolation(pair) for name, pair in conventions.INTERPOLATION.items()},
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool3d_with_indices"), _pooling(adds=False)),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"), _pooling(adds=True)),
+    **{name: _interpolation(*pair) for name, pair in conventions.INTERPOLATION.items()},
     **{name: _normalisation(name) for name in conventions.NORMS},
     **_MOVING,
 }

@@ -11,6 +11,7 @@ device is told "cpu".
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ from helpers.operations._specs import (
     tensors_in,
     written_tensors,
 )
-from helpers.operations._trace import OperatorTrace, is_recurrence
+from helpers.operations._trace import OperatorTrace, is_drawn, is_recurrence
 from helpers.steps import ForwardError
 
 # Values are kept of so many elements at most: the masks of 512 sequences of 512, and 2 MB.
@@ -68,21 +69,16 @@ class MetaTrace(OperatorTrace):
 
     def _stand_in_of_weight(self, tensor: Tensor) -> Tensor:
         _check_dense(tensor)
-        stand_in = shape_only(tensor, requires_grad=tensor.requires_grad)
-        return _lend(
-            stand_in,
-            tensor,
-            _MAX_PARAMETER_ELEMENTS if isinstance(tensor, nn.Parameter) else _MAX_TABLE_ELEMENTS,
-        )
+        is_parameter = isinstance(tensor, nn.Parameter)
+        max_elements = _MAX_PARAMETER_ELEMENTS if is_parameter else _MAX_TABLE_ELEMENTS
+        return _make_stand_in(tensor, max_elements, needs_grad=tensor.requires_grad)
 
     def stand_in_of_input(self, tensor: Tensor, *, needs_grad: bool) -> Tensor:
         """Return the shape of a tensor that the caller passes, with its values if it is small and
         of integers.
         """
         _check_dense(tensor)
-        return _lend(
-            shape_only(tensor, requires_grad=needs_grad and tensor.is_floating_point()), tensor, 0
-        )
+        return _make_stand_in(tensor, 0, needs_grad=needs_grad and tensor.is_floating_point())
 
     # The functions of torch, above autograd.
 
@@ -93,7 +89,7 @@ class MetaTrace(OperatorTrace):
                 return _ANSWERS[func]
             result = func(self._to_meta(args[0]))
             return self._to_meta(result) if isinstance(result, Tensor) else result
-        args = tuple([self._to_meta(value) for value in args])
+        args = self._to_meta(args)
         if kwargs:
             kwargs = {key: self._to_meta(value) for key, value in kwargs.items()}
             if kwargs.get("device") is not None:
@@ -133,17 +129,14 @@ class MetaTrace(OperatorTrace):
         """Call a function that reads and writes lengths in memory, with those that are known on the
         CPU.
         """
-        self._has_memory = True
         known_args = [_read_if_known(value) for value in args]
         # as lists: with tensors torch asks for the operator that reads them
         if func.__name__ == "ctc_loss":
             known_args[2:4] = [
                 value.tolist() if isinstance(value, Tensor) else value for value in known_args[2:4]
             ]
-        try:
+        with mock.patch.object(self, "_has_memory", True):
             return func(*known_args, **kwargs)
-        finally:
-            self._has_memory = False
 
     def _to_meta(self, value: Any) -> Any:
         """Return the stand-in of a tensor, or of each in a list (a recurrent layer's weights)."""
@@ -161,8 +154,8 @@ class MetaTrace(OperatorTrace):
         ):
             return value
         with _disable_current_modes():
-            stand_in = shape_only(value, requires_grad=value.requires_grad)
-        self._stand_ins[id(value)] = _lend(stand_in, value, _MAX_TABLE_ELEMENTS)
+            stand_in = _make_stand_in(value, _MAX_TABLE_ELEMENTS, needs_grad=value.requires_grad)
+        self._stand_ins[id(value)] = stand_in
         self._alive_tensors.append(value)
         return stand_in
 
@@ -189,7 +182,7 @@ class MetaTrace(OperatorTrace):
         values = _values_of(tensor)
         if values is None:
             raise ForwardError(data_dependence_message(operation))
-        if hasattr(tensor.untyped_storage(), "drawn"):
+        if is_drawn(tensor):
             self.draws.add(self.current_path())
         return values
 
@@ -200,9 +193,7 @@ class MetaTrace(OperatorTrace):
 
     def _run(self, func: Any, operator: Operator, args: tuple, kwargs: dict) -> Any:
         """Run on the meta device, and on values where all that is read is known."""
-        meta_args = tuple([map_tensors(value, self._to_meta) for value in args])
-        if kwargs:
-            kwargs = {key: map_tensors(value, self._to_meta) for key, value in kwargs.items()}
+        meta_args, kwargs = map_tensors((args, kwargs), self._to_meta)
         if operator.takes_device and (
             kwargs.get("device") is not None or not _has_tensor(meta_args)
         ):
@@ -218,7 +209,7 @@ class MetaTrace(OperatorTrace):
             return meta_args[0].new_empty((sum(sizes), *meta_args[0].shape[2:])), self._to_meta(
                 torch.tensor(sizes)
             )
-        operands = list(tensors_in((*meta_args, *kwargs.values())))
+        operands = list(tensors_in((meta_args, kwargs)))
         is_known = operator.name in _IGNORING_VALUES or all(
             _is_known(tensor) for tensor in operands
         )
@@ -243,28 +234,19 @@ class MetaTrace(OperatorTrace):
 
     def _hand_back(self, result: Any, operator: Operator, args: tuple, meta_args: tuple) -> Any:
         """Hand back the tensor that was given where an operator wrote into its stand-in."""
-        return next(
-            (
-                args[index]
-                for index in operator.writes
-                if index < len(args) and result is meta_args[index]
-            ),
-            result,
-        )
+        for index in operator.writes:
+            if index < len(args) and result is meta_args[index]:
+                return args[index]
+        return result
 
     def _convert_masks(self, indices: Any) -> list:
         """Replace masks by the positions that they select, which must be known."""
         positions: list = []
         for index in indices:
             if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8):
+                mask = self._read(index, "aten.index.Tensor with a mask")
                 # (selected, dims), taken apart by dimension
-                positions_by_dim = (
-                    self._read(index, "aten.index.Tensor with a mask").nonzero().unbind(1)
-                )
-                positions += [
-                    _lend(shape_only(dim_positions), dim_positions.contiguous(), LIMIT)
-                    for dim_positions in positions_by_dim
-                ]
+                positions += map(_make_stand_in, mask.nonzero().unbind(1))
             else:
                 positions.append(index)
         return positions
@@ -291,11 +273,9 @@ class MetaTrace(OperatorTrace):
             return self._run_on_meta(func, operator, args, kwargs)
         if known_operands is None:
             raise ForwardError(data_dependence_message(operator.text))
-        values = func(
-            *map_tensors(args, _values_of),
-            **{key: map_tensors(value, _values_of) for key, value in kwargs.items()},
-        )
-        result = map_tensors(values, lambda tensor: _lend(shape_only(tensor), tensor, LIMIT))
+        args, kwargs = map_tensors((args, kwargs), _values_of)
+        values = func(*args, **kwargs)
+        result = map_tensors(values, _make_stand_in)
         self._note_draws(operator, known_operands, list(tensors_in((result,))))
         return result
 
@@ -332,10 +312,8 @@ class MetaTrace(OperatorTrace):
         read_values = _empty_of if operator.name in _IGNORING_VALUES else _values_of
         if "device" in kwargs:
             kwargs = {**kwargs, "device": _CPU}
-        values = func(
-            *map_tensors(args, read_values),
-            **{key: map_tensors(value, read_values) for key, value in kwargs.items()},
-        )
+        args, kwargs = map_tensors((args, kwargs), read_values)
+        values = func(*args, **kwargs)
         for tensor, value in zip(results, tensors_in((values,)), strict=True):
             if not hasattr(tensor.untyped_storage(), "values"):
                 _keep(tensor, value)
@@ -397,11 +375,14 @@ def _keep(stand_in: Tensor, values: Tensor) -> None:
     stand_in.untyped_storage().values = storage  # type: ignore[attr-defined]  # an attribute of ours
 
 
-def _lend(stand_in: Tensor, tensor: Tensor, max_float_elements: int) -> Tensor:
-    """Let ``stand_in`` show the values of a tensor that is not ours, if it is small; one of
+def _make_stand_in(
+    tensor: Tensor, max_float_elements: int = LIMIT, *, needs_grad: bool = False
+) -> Tensor:
+    """Return the shape of a tensor that is not ours, with its values if it is small; one of
     floating-point numbers has ``max_float_elements`` at most.
     """
     max_elements = max_float_elements if tensor.is_floating_point() else LIMIT
+    stand_in = shape_only(tensor, requires_grad=needs_grad)
     if not tensor.is_meta and tensor.numel() <= max_elements:
         with _disable_current_modes():
             _keep(stand_in, tensor.detach().cpu())

@@ -67,24 +67,16 @@ def owners_of_storages(
     ``owner_of`` has the owners by the parameters' ids; one that is not there belongs to 0.
     """
     owners: dict[int, int] = {}
-    for parameter in (
-        parameter for group in optimizer.param_groups for parameter in group["params"]
-    ):
-        state_tensors = [
-            value
-            for value in optimizer.state.get(parameter, {}).values()
-            if isinstance(value, Tensor)
-        ]
-        tensors = [
-            parameter,
-            parameter.grad,
-            *(value for value in state_tensors if value.numel() == parameter.numel()),
-        ]
-        owners |= {
-            storage_of(tensor): owner_of.get(id(parameter), 0)
-            for tensor in tensors
-            if tensor is not None and is_dense(tensor)
-        }
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state_tensors = [
+                value
+                for value in optimizer.state.get(parameter, {}).values()
+                if isinstance(value, Tensor) and value.numel() == parameter.numel()
+            ]
+            for tensor in (parameter, parameter.grad, *state_tensors):
+                if tensor is not None and is_dense(tensor):
+                    owners[storage_of(tensor)] = owner_of.get(id(parameter), 0)
     return owners
 
 
@@ -117,21 +109,18 @@ class OptimizerRecorder(TorchDispatchMode):
         storages = [storage_of(tensor) for tensor in tensors_in(args)]
         owners = [self.owner_of[storage] for storage in storages if storage in self.owner_of]
         make_spec = functools.partial(spec_of, weights=self._weights)
-        specs, keyword_specs = (
-            map_tensors(args, make_spec),
-            {key: map_tensors(value, make_spec) for key, value in kwargs.items()},
-        )
+        specs, keyword_specs = map_tensors((args, kwargs), make_spec)
         result = func(*args, **kwargs)
-        if not all(map(is_dense, tensors_in((result,)))):  # whoever counts names it
+        results = list(tensors_in((result,)))
+        if not all(map(is_dense, results)):  # whoever counts names it
             return result
         if not owners:
             # it may stand where a temporary of a parameter stood
-            for tensor in tensors_in((result,)):
+            for tensor in results:
                 self.owner_of.pop(storage_of(tensor), None)
             return result
-        results = list(tensors_in((result,)))
+        has_owner_each = 1 < len(results) <= len(owners)
         for index, tensor in enumerate(results):
-            has_owner_each = len(results) > 1 and len(results) <= len(owners)
             self.owner_of[storage_of(tensor)] = owners[index if has_owner_each else 0]
         if not operator.is_free:
             outputs = [make_spec(tensor) for tensor in results]

@@ -4,6 +4,7 @@ record.
 
 from __future__ import annotations
 
+import traceback
 from contextlib import nullcontext
 from typing import Any
 
@@ -89,8 +90,11 @@ def profile_ops(
     steps.check_model(model, compiled=True)
     arguments = steps.arguments_of(model, inputs, shape)
     steps.check_optimizer(optimizer)
-    if values:
-        _check_values(model)
+    if values and _is_on_meta(model):
+        raise ValueError(
+            "values=True runs the forward on real tensors, and the model is on meta, which holds "
+            "none; make the model on the CPU, or count it without values=True"
+        )
     with (
         torch.inference_mode(False),
         nullcontext() if values else steps.nothing_left(model),
@@ -162,13 +166,8 @@ def _unwrap(model: Any) -> Any:
     return _unwrap(wrapped) if isinstance(wrapped, nn.Module) else model
 
 
-def _check_values(model: nn.Module) -> None:
-    """Raise ValueError where a model cannot run on real tensors."""
-    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
-        raise ValueError(
-            "values=True runs the forward on real tensors, and the model is on meta, which holds "
-            "none; make the model on the CPU, or count it without values=True"
-        )
+def _is_on_meta(model: nn.Module) -> bool:
+    return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
 
 
 def _make_stand_ins(
@@ -181,9 +180,8 @@ def _make_stand_ins(
 
     def stand_in(leaf: Any) -> torch.Tensor:
         if isinstance(leaf, steps.Shape) and is_real:
-            random_input = steps.zeros_of(leaf, torch.float32, "cpu").normal_(
-                generator=torch.Generator().manual_seed(0)
-            )
+            generator = torch.Generator().manual_seed(0)
+            random_input = steps.zeros_of(leaf, torch.float32, "cpu").normal_(generator=generator)
             device = next((parameter.device for parameter in model.parameters()), None)
             leaf = random_input.to(device, steps.dtype_of(model))
         elif isinstance(leaf, steps.Shape):
@@ -210,17 +208,12 @@ def _explain(
     while isinstance(error.__cause__, steps.ForwardError):
         error = error.__cause__
     path, module, input_text = _failing_module(error, model, trace, arguments)
-    where = (
-        f"layer {path!r} ({type(module).__name__})"
-        if path
-        else f"the forward of {type(module).__name__}"
-    )
+    kind = type(module).__name__
+    where = f"layer {path!r} ({kind})" if path else f"the forward of {kind}"
     reason = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     if isinstance(error, steps.ForwardError):
         return steps.ForwardError(f"{where}: {reason}")
-    if "meta" in reason and not any(
-        tensor.is_meta for tensor in (*model.parameters(), *model.buffers())
-    ):
+    if "meta" in reason and not _is_on_meta(model):
         return steps.ForwardError(
             f"{where} takes a step that shapes alone cannot follow ({type(error).__name__}); "
             "pass values=True to run the forward once on real tensors"
@@ -245,16 +238,9 @@ def _failing_module(
     """Return the innermost module whose forward raised, with its path and a description of its
     inputs.
     """
-    failure, traceback = (
-        ("", model, steps.described((*arguments.positional, arguments.named))),
-        error.__traceback__,
-    )
-    while traceback is not None:
-        frame, traceback = traceback.tb_frame, traceback.tb_next
+    module, inputs = model, (*arguments.positional, arguments.named)
+    for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_code is nn.Module._call_impl.__code__:
-            module, module_inputs = (
-                frame.f_locals["self"],
-                (*frame.f_locals["args"], frame.f_locals["kwargs"]),
-            )
-            failure = trace.path_of(module), module, steps.described(module_inputs)
-    return failure
+            values = frame.f_locals
+            module, inputs = values["self"], (*values["args"], values["kwargs"])
+    return trace.path_of(module), module, steps.described(inputs)

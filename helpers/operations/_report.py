@@ -9,9 +9,9 @@ from dataclasses import field
 import pandas as pd
 
 from helpers import results, trees
-from helpers.checks import whole_number
 from helpers.results import Record
 
+PHASES = ("forward", "backward", "optimizer")
 _SHAPE_LETTERS = 24
 _COLUMNS = {
     "forward MAC": "forward_macs",
@@ -150,8 +150,7 @@ class OperationProfile(trees.LayerProfile):
 
     A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the
     tree as text, each with equal blocks once ("0-79 x 80": its numbers are those of one block).
-    ``print(profile.to_depth(2))`` shows all blocks to that depth, :meth:`table` is a DataFrame,
-    ``to_json`` everything.
+    :meth:`table` is a DataFrame, ``to_json`` everything.
 
     ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of
     these ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is
@@ -190,17 +189,15 @@ class OperationProfile(trees.LayerProfile):
     layer_operators: tuple[LayerOperator, ...]
 
     def __str__(self) -> str:
-        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._display_rows())])
+        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._rows())])
 
     def _repr_html_(self) -> str:
-        return trees.html_tree(_LAYOUT, self._display_rows(), _summary(self))
-
-    def _display_rows(self) -> list[trees.Row]:
-        return trees.fold_rows(self._rows())
+        return trees.html_tree(_LAYOUT, self._rows(), _summary(self))
 
     def _rows(self) -> list[trees.Row]:
+        """Return the rows that are shown, equal blocks once."""
         total = max((row.forward_flops for row in self.layers), default=0)
-        return [
+        rows = [
             trees.Row(
                 name=trees.last_name(row.layer, row.kind),
                 kind=row.kind if row.layer else "",
@@ -211,52 +208,13 @@ class OperationProfile(trees.LayerProfile):
             )
             for row in self.layers
         ]
+        return trees.fold_rows(rows)
 
     def table(self, by: str = "layer") -> pd.DataFrame:
         """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator
         (``by="operator"``).
         """
         return super().table(by).drop(columns="lecture_operations", errors="ignore")
-
-    def cross_table(self, what: str = "macs", phase: str = "forward") -> pd.DataFrame:
-        """Return layer by operator: a row a layer without what is inside it, a column an operator,
-        so all adds up.
-
-        ``what`` is "macs", "flops", "read_bytes", "written_bytes" or "calls", ``phase`` "forward",
-        "backward" or "optimizer". What is 0 throughout has no row and no column. Raises ValueError
-        for another name. Lesson 11.
-        """
-        allowed = {
-            "what": ("macs", "flops", "read_bytes", "written_bytes", "calls"),
-            "phase": ("forward", "backward", "optimizer"),
-        }
-        for name, value in (("what", what), ("phase", phase)):
-            if value not in allowed[name]:
-                raise ValueError(
-                    f"{name}={value!r} is not known; use one of "
-                    f"{', '.join(map(repr, allowed[name]))}"
-                )
-        rows = [row for row in self.layer_operators if row.phase == phase and getattr(row, what)]
-        frame = pd.DataFrame(
-            0,
-            list(dict.fromkeys(row.layer for row in rows)),
-            sorted({row.operator for row in rows}),
-            dtype="int64",
-        )
-        for row in rows:
-            frame.loc[row.layer, row.operator] += getattr(row, what)
-        return frame
-
-    def to_depth(self, depth: int) -> OperationProfile:
-        """Return the profile without the rows deeper than ``depth`` (the model is 0); every row
-        still holds all inside.
-
-        Printed or shown, it has every block by itself.
-        Raises TypeError for what is no whole number, ValueError for a negative one. Lesson 11.
-        """
-        whole_number("depth", depth, at_least=0)
-        layers = tuple(row for row in self.layers if row.depth <= depth)
-        return results.derived(_UnfoldedProfile, self, layers=layers)
 
     def lecture_table(self) -> LectureTable:
         """Return the lecture's table for this model: 295,700 for ``LeNet(variant="lecture")`` at
@@ -279,52 +237,27 @@ class OperationProfile(trees.LayerProfile):
         )
 
 
-class _UnfoldedProfile(OperationProfile):
-    """A part of a profile that is shown with every block by itself."""
-
-    def _display_rows(self) -> list[trees.Row]:
-        return self._rows()
-
-
 def _summary(profile: OperationProfile) -> list[str]:
     """Return the totals, a line each."""
     incomplete_phases = {row.phase for row in profile.operators if row.treatment == "not counted"}
-    lower_bound = {
-        phase: "at least " if phase in incomplete_phases else ""
-        for phase in ("forward", "backward", "optimizer")
-    }
-    macs_lower_bound = lower_bound if profile.may_hold_products else dict.fromkeys(lower_bound, "")
-    rows = [
-        (
-            "forward",
-            profile.forward_macs,
-            profile.forward_useful_macs,
-            profile.forward_flops,
-            profile.forward_read_bytes + profile.forward_written_bytes,
-        ),
-        (
-            "backward",
-            profile.backward_macs,
-            profile.backward_useful_macs,
-            profile.backward_flops,
-            profile.backward_read_bytes + profile.backward_written_bytes,
-        ),
-    ]
     input_text = f" for {profile.input}" if profile.input else ""
     lines = [f"{profile.model}{input_text}: {profile.parameters:,} parameters"]
-    for name, macs, useful, flops, traffic_bytes in rows:
-        causal = f" ({useful:,} useful)" if useful != macs else ""
-        flops_and_bytes = (
-            f"{lower_bound[name]}{flops:,} FLOP, {lower_bound[name]}{traffic_bytes:,} B"
+    for phase in PHASES:
+        flops, read_bytes, written_bytes = (
+            getattr(profile, f"{phase}_{amount}")
+            for amount in ("flops", "read_bytes", "written_bytes")
         )
-        lines.append(f"  {name:<9} {macs_lower_bound[name]}{macs:,} MAC{causal}, {flops_and_bytes}")
-    if profile.optimizer is not None:
-        traffic_bytes = profile.optimizer_read_bytes + profile.optimizer_written_bytes
-        flops_and_bytes = (
-            f"{lower_bound['optimizer']}{profile.optimizer_flops:,} FLOP, "
-            f"{lower_bound['optimizer']}{traffic_bytes:,} B"
-        )
-        lines.append(f"  optimizer {profile.optimizer}: {flops_and_bytes}")
+        at_least = "at least " if phase in incomplete_phases else ""
+        flops_and_bytes = f"{at_least}{flops:,} FLOP, {at_least}{read_bytes + written_bytes:,} B"
+        if phase != "optimizer":
+            macs, useful_macs = (
+                getattr(profile, f"{phase}_{kind}macs") for kind in ("", "useful_")
+            )
+            at_least = at_least if profile.may_hold_products else ""
+            causal = f" ({useful_macs:,} useful)" if useful_macs != macs else ""
+            lines.append(f"  {phase:<9} {at_least}{macs:,} MAC{causal}, {flops_and_bytes}")
+        elif profile.optimizer is not None:
+            lines.append(f"  optimizer {profile.optimizer}: {flops_and_bytes}")
     without_products = [
         name for name in profile.not_counted if name not in profile.may_hold_products
     ]
@@ -354,9 +287,9 @@ def _summary(profile: OperationProfile) -> list[str]:
 def _cells(row: LayerOperations) -> tuple[str, ...]:
     shape = row.output_shape
     shape_text = shape if len(shape) <= _SHAPE_LETTERS else f"{shape[: _SHAPE_LETTERS - 3]}..."
-    values = [(name, getattr(row, name)) for name in _COLUMNS.values()]
+    amounts = {name: getattr(row, name) for name in _COLUMNS.values()}
     return (
         shape_text,
         str(row.calls),
-        *("" if value is None else results.cell(name, value) for name, value in values),
+        *("" if value is None else results.cell(name, value) for name, value in amounts.items()),
     )

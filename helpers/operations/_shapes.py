@@ -13,6 +13,7 @@ answer for every element, so that no values are needed to reduce it to one.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -108,7 +109,8 @@ def _strides(shape: tuple[int, ...], tensors: list[Tensor]) -> tuple[int, ...]:
     torch/_prims_common.
     """
     dimensions = len(shape)
-    operand_strides = [_expanded_strides(tensor, shape) for tensor in tensors]
+    # 0 where an operand is spread, so that it says no order
+    operand_strides = [tensor.expand(shape).stride() for tensor in tensors]
 
     def is_before(first: int, second: int) -> bool | None:
         """Tell whether a dimension lies inside of another, None where nothing says so."""
@@ -134,21 +136,6 @@ def _strides(shape: tuple[int, ...], tensors: list[Tensor]) -> tuple[int, ...]:
         strides[dimension] = size
         size *= max(1, shape[dimension])
     return tuple(strides)
-
-
-def _expanded_strides(tensor: Tensor, shape: tuple[int, ...]) -> list[int]:
-    """Return the strides of ``tensor`` expanded to ``shape``: 0 where it is spread, so that they
-    say no order.
-    """
-    missing_dims = len(shape) - tensor.dim()
-    sizes = tensor.size()
-    strides = [
-        0 if sizes[dim] == 1 != shape[missing_dims + dim] else stride
-        for dim, stride in enumerate(tensor.stride())
-    ]
-    for dim in range(missing_dims - 1, -1, -1):
-        strides.insert(0, shape[dim + 1] * strides[0] if sizes and shape[dim] == 1 else 0)
-    return strides
 
 
 def _power(data: Tensor, exponent: Any) -> Tensor | None:
@@ -186,22 +173,19 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     has_inner_channels = dimensions > 3 and first.stride(-1) >= first.stride(1)
     if not dimensions or has_inner_channels or not -dimensions <= dim < dimensions:
         return None
-    dimension, size = dim % dimensions, 0
-    surrounding_sizes = first.shape[:dimension], first.shape[dimension + 1 :]
-    for tensor in tensors:
-        if (
-            tensor.dtype != first.dtype
-            or (tensor.shape[:dimension], tensor.shape[dimension + 1 :]) != surrounding_sizes
-        ):
+    dimension, sizes = dim % dimensions, list(first.shape)
+    for tensor in tensors[1:]:
+        before, after = tensor.shape[:dimension], tensor.shape[dimension + 1 :]
+        fits = (*before, first.shape[dimension], *after) == first.shape
+        if not fits or tensor.dtype != first.dtype:
             return None
-        size += tensor.shape[dimension]
-    return _empty((*surrounding_sizes[0], size, *surrounding_sizes[1]), first)
+        sizes[dimension] += tensor.shape[dimension]
+    return _empty(sizes, first)
 
 
 def _where(condition: Tensor, first: Any = None, second: Any = None) -> Tensor | None:
-    is_plain = (
-        isinstance(first, Tensor) and isinstance(second, Tensor) and condition.dtype == torch.bool
-    )
+    are_tensors = isinstance(first, Tensor) and isinstance(second, Tensor)
+    is_plain = are_tensors and condition.dtype == torch.bool
     return _elementwise(condition, first, second) if is_plain else None
 
 
@@ -209,19 +193,11 @@ def _safe_softmax(data: Tensor, _dim: int, dtype: torch.dtype | None = None) -> 
     return _contiguous(data) if dtype in (None, data.dtype) and data.is_floating_point() else None
 
 
-def _matrix_product(left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
-    is_plain = not options and left.dim() == right.dim() == 2 and left.dtype == right.dtype
-    return (
-        _empty((left.shape[0], right.shape[1]), left)
-        if is_plain and left.shape[1] == right.shape[0]
-        else None
-    )
-
-
-def _matrix_products(left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
-    is_plain = not options and left.dim() == right.dim() == 3 and left.dtype == right.dtype
-    fits = is_plain and left.shape[0] == right.shape[0] and left.shape[2] == right.shape[1]
-    return _empty((*left.shape[:2], right.shape[2]), left) if fits else None
+def _matrix_product(dimensions: int, left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
+    is_plain = not options and left.dim() == right.dim() == dimensions and left.dtype == right.dtype
+    left_shape, right_shape = left.shape, right.shape
+    fits = is_plain and left_shape[:-2] == right_shape[:-2] and left_shape[-1] == right_shape[-2]
+    return _empty((*left_shape[:-1], right_shape[-1]), left) if fits else None
 
 
 def _batch_norm(data: Tensor, *options: Any) -> tuple[Tensor, ...]:
@@ -235,8 +211,10 @@ def _layer_norm(data: Tensor, normalised: Sequence[int], *_: Any) -> tuple[Tenso
 
 
 def _linear(bias: Tensor, left: Tensor, right: Tensor, *options: Any) -> Tensor | None:
-    is_plain = not options and _multiplies(bias, left, right)
-    return _empty((left.shape[0], right.shape[1]), left) if is_plain else None
+    """Return the result of a linear layer: of matrices that fit, and a bias of one row."""
+    product = _matrix_product(2, left, right, *options)
+    fits = product is not None and bias.shape == product.shape[1:] and bias.dtype == left.dtype
+    return product if fits else None
 
 
 def _convolution(
@@ -253,8 +231,9 @@ def _convolution(
     """Return the result for a batch in torch's default layout, or None: torch itself says what is
     wrong.
     """
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    input_channels = weight.shape[0] if transposed else weight.shape[1] * groups
+    channels, input_channels = weight.shape[0], weight.shape[1] * groups
+    if transposed:
+        channels, input_channels = input_channels, channels
     is_plain = (
         data.is_contiguous()
         and weight.is_contiguous()
@@ -273,13 +252,11 @@ def _convolution(
         return None
     sizes = []
     for axis, size in enumerate(data.shape[2:]):
-        reach = dilation[axis] * (weight.shape[2 + axis] - 1)
+        margin = dilation[axis] * (weight.shape[2 + axis] - 1) - 2 * padding[axis]
         if transposed:
-            sizes.append(
-                (size - 1) * stride[axis] - 2 * padding[axis] + reach + output_padding[axis] + 1
-            )
+            sizes.append((size - 1) * stride[axis] + margin + output_padding[axis] + 1)
         else:
-            sizes.append((size + 2 * padding[axis] - reach - 1) // stride[axis] + 1)
+            sizes.append((size - margin - 1) // stride[axis] + 1)
     return _empty((data.shape[0], channels, *sizes), data) if min(sizes) > 0 else None
 
 
@@ -339,19 +316,6 @@ def batch_sizes(data: Tensor, lengths: Sequence[int], batch_first: bool) -> list
     return [sum(length > step for length in lengths) for step in range(lengths[0])]
 
 
-def _multiplies(bias: Tensor, left: Tensor, right: Tensor) -> bool:
-    """Tell whether this is the plain product of a linear layer: matrices that fit, and a bias of
-    one row.
-    """
-    return (
-        left.dim() == right.dim() == 2
-        and left.shape[1] == right.shape[0]
-        and bias.dim() == 1
-        and bias.shape[0] == right.shape[1]
-        and bias.dtype == left.dtype == right.dtype
-    )
-
-
 _RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(_UNARY, _like),
     **dict.fromkeys(_BINARY, _elementwise),
@@ -363,8 +327,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "cat": _cat,
     "where": _where,
     "_safe_softmax": _safe_softmax,
-    "mm": _matrix_product,
-    "bmm": _matrix_products,
+    "mm": functools.partial(_matrix_product, 2),
+    "bmm": functools.partial(_matrix_product, 3),
     "addmm": _linear,
     "_grouped_mm": _grouped_product,
     "convolution": _convolution,

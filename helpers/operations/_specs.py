@@ -59,16 +59,12 @@ class Call:
         node_id: int | None = None,
         causal: tuple[int, int] | None = None,
     ) -> None:
-        self.operator, self.name, self.may_multiply = (
-            operator.text,
-            operator.name,
-            operator.may_multiply,
-        )
+        self.operator, self.name = operator.text, operator.name
+        self.may_multiply = operator.may_multiply
         self.args, self.kwargs, self.outputs = args, kwargs, outputs
         self.owner, self.node_id, self.causal = owner, node_id, causal
-        self.inputs = list(
-            _specs_in((*args, *[value for key, value in kwargs.items() if key != "out"]))
-        )
+        named_inputs = [value for key, value in kwargs.items() if key != "out"]
+        self.inputs = list(_specs_in((*args, *named_inputs)))
 
     @property
     def key(self) -> tuple:
@@ -149,11 +145,13 @@ def _specs_in(values: Any) -> Iterator[Spec]:
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:
-    """Yield the tensors among an operator's arguments, those in lists too."""
+    """Yield the tensors among an operator's arguments, those in lists and dictionaries too."""
     for value in values:
         kind = type(value)
         if kind is list or kind is tuple:
             yield from tensors_in(value)
+        elif kind is dict:
+            yield from tensors_in(value.values())
         elif kind not in _PLAIN_TYPES and isinstance(value, Tensor):
             yield value
 
@@ -163,6 +161,8 @@ def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     kind = type(value)
     if kind is list or kind is tuple:
         return tuple([map_tensors(item, function) for item in value])
+    if kind is dict:
+        return {key: map_tensors(item, function) for key, item in value.items()}
     return function(value) if kind not in _PLAIN_TYPES and isinstance(value, Tensor) else value
 
 
@@ -181,6 +181,11 @@ def is_dense(tensor: Tensor) -> bool:
     nested.
     """
     return tensor.layout == torch.strided and not tensor.is_nested
+
+
+def are_dense(*values: Any) -> bool:
+    """Tell whether all tensors among an operator's arguments or results are dense."""
+    return all(map(is_dense, tensors_in(values)))
 
 
 def not_dense_error(tensor: Tensor) -> ForwardError:
@@ -256,14 +261,16 @@ class Rule(NamedTuple):
     backward: Callable[[Call], Work]
 
 
-def traffic(operands: Sequence[Spec], results: Sequence[Spec] | int) -> Work:
-    """Return the bytes of reading each of ``read`` once and writing ``written`` (tensors, or bytes)
-    once.
+def traffic(operands: Sequence[Spec], results: Sequence[Spec], flops: int = 0) -> Work:
+    """Return the work of reading each of ``operands`` once and writing each of ``results`` once,
+    with ``flops`` on the way.
     """
-    weight_bytes = sum(spec.bytes for spec in operands if spec.is_weight)
-    input_bytes = sum(spec.bytes for spec in operands if not spec.is_weight)
-    output_bytes = results if isinstance(results, int) else sum(spec.bytes for spec in results)
-    return Work(input_bytes=input_bytes, weight_bytes=weight_bytes, output_bytes=output_bytes)
+    return Work(
+        flops=flops,
+        input_bytes=sum(spec.bytes for spec in operands if not spec.is_weight),
+        weight_bytes=sum(spec.bytes for spec in operands if spec.is_weight),
+        output_bytes=sum(spec.bytes for spec in results),
+    )
 
 
 def option(call: Call, name: str, position: int, default: object) -> object:
@@ -277,4 +284,4 @@ def broadcast_gradient(gradient: Spec, operand: Spec) -> Work:
     """
     if operand.numel >= gradient.numel:
         return NOTHING
-    return Work(flops=gradient.numel) + traffic([gradient], [operand])
+    return traffic([gradient], [operand], gradient.numel)

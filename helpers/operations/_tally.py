@@ -17,6 +17,7 @@ from helpers.operations import (
     _formulas as formulas,
 )
 from helpers.operations._report import (
+    PHASES,
     LayerOperations,
     LayerOperator,
     OperationProfile,
@@ -26,13 +27,12 @@ from helpers.operations._specs import NOTHING, Call, Operator, Work
 from helpers.operations._trace import OperatorTrace
 from helpers.results import derived
 
-_PHASES = ("forward", "backward", "optimizer")
 _get_work_amounts = attrgetter("macs", "flops", "read_bytes", "written_bytes", "flops_per_byte")
 # The fields of a module's row that are amounts of one phase, and how its costs tell them.
 _AMOUNT_GETTERS = {
     field.name: attrgetter(field.name.replace("_", ".", 1))
     for field in dataclasses.fields(LayerOperations)
-    if field.name.startswith(_PHASES)
+    if field.name.startswith(PHASES)
 }
 # How torch.library names the function that it makes of the backward of an operator of one's own.
 _LIBRARY_BACKWARD_PREFIX = "GeneratedBackwardFor_"
@@ -53,15 +53,18 @@ class _Costs:
         return self.lecture is None or any((*self.forward, *self.backward, *self.optimizer))
 
     def add(self, costs: _Costs) -> None:
-        for phase in _PHASES:
+        for phase in PHASES:
             self.add_work(phase, getattr(costs, phase))
-        self.lecture = (
-            None if self.lecture is None or costs.lecture is None else self.lecture + costs.lecture
-        )
+        self.lecture = _sum_or_none(self.lecture, costs.lecture)
 
     def add_work(self, phase: str, work: Work) -> None:
         if work is not NOTHING:
             setattr(self, phase, getattr(self, phase) + work)
+
+
+def _sum_or_none(first: int | None, second: int | None) -> int | None:
+    """Return the sum of two counts, None where one of them is not known."""
+    return None if first is None or second is None else first + second
 
 
 class CallGroup(NamedTuple):
@@ -113,17 +116,14 @@ class Tally:
             )
         return priced_call
 
-    def add_forward(self, call: PricedCall, owner: int) -> None:
-        """Add an operator that the forward pass runs in the module ``owner``."""
-        self._add_lecture(owner, call.lecture)
-        self._add(call, owner, "forward", call.forward)
-
     def add_gradient(self, call: PricedCall, owner: int) -> None:
         """Add the gradient of an operator."""
         self._add(call, owner, "backward", call.gradient)
 
     def add_executed(self, call: PricedCall, owner: int, phase: str) -> None:
-        """Add an operator that the backward pass or the optimizer runs itself."""
+        """Add an operator that a phase runs itself, in the module ``owner``."""
+        if phase == "forward":
+            self._add_lecture(owner, call.lecture)
         self._add(call, owner, phase, call.forward)
 
     def add_unknown(self, operator: Operator, owner: int, phase: str) -> None:
@@ -143,7 +143,7 @@ class Tally:
         )
 
     def add_function(
-        self, function_tally: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = _PHASES
+        self, function_tally: Tally, owner: int, times: int = 1, phases: tuple[str, ...] = PHASES
     ) -> None:
         """Add the sums over a function that ``owner`` calls so many times, as if it did it all
         itself.
@@ -164,12 +164,7 @@ class Tally:
         )
 
     def _add_lecture(self, owner: int, operations: int | None) -> None:
-        operations_before = self.lecture[owner]
-        self.lecture[owner] = (
-            None
-            if operations_before is None or operations is None
-            else operations_before + operations
-        )
+        self.lecture[owner] = _sum_or_none(self.lecture[owner], operations)
 
     def add_to_group(self, group: CallGroup, work: Work, calls: int = 1) -> None:
         """Add calls and work to a group."""
@@ -192,39 +187,25 @@ class Tally:
         """Return the rows of the operators, the dearest first."""
         sums: dict[tuple[str, str, str], tuple[int, Work]] = defaultdict(lambda: (0, NOTHING))
         for group, (calls, work) in self.sums_by_group.items():
-            key = group.operator, group.phase, group.treatment
+            key = group[1:]  # without the owner
             calls_before, total = sums[key]
             sums[key] = calls_before + calls, total + work
         rows = [
-            derived(
-                OperatorOperations,
-                work,
-                operator=operator,
-                phase=phase,
-                treatment=treatment,
-                calls=calls,
-            )
-            for (operator, phase, treatment), (calls, work) in sums.items()
+            OperatorOperations(*key, calls, *_get_work_amounts(work))
+            for key, (calls, work) in sums.items()
         ]
         return sorted(rows, key=lambda row: (-row.flops, row.operator, row.phase))
 
     def layer_operators(self, names: Mapping[int, str]) -> list[LayerOperator]:
         """Return the rows of the operators of each layer, without the free ones."""
         order = {owner: position for position, owner in enumerate(names)}
-        groups = sorted(
-            self.sums_by_group, key=lambda group: (order[group.owner], group.operator, group.phase)
+        sums = sorted(
+            self.sums_by_group.items(),
+            key=lambda item: (order[item[0].owner], item[0].operator, item[0].phase),
         )
-        rows = ((group, *self.sums_by_group[group]) for group in groups)
         return [
-            LayerOperator(
-                names[group.owner],
-                group.operator,
-                group.phase,
-                group.treatment,
-                calls,
-                *_get_work_amounts(work),
-            )
-            for group, calls, work in rows
+            LayerOperator(names[group.owner], *group[1:], calls, *_get_work_amounts(work))
+            for group, (calls, work) in sums
             if group.treatment != "free"
         ]
 
@@ -232,20 +213,22 @@ class Tally:
 def sum_trace(trace: OperatorTrace, backward_pass: backward.BackwardPass) -> Tally:
     """Return the sums over a forward pass, and over the gradients that ``backward_pass`` visits."""
     tally, custom_nodes = Tally(), dict(backward_pass.custom)
+    library_node_ids = {
+        node_id
+        for node_id, (name, _) in custom_nodes.items()
+        if name.startswith(_LIBRARY_BACKWARD_PREFIX)
+    }
     for (name, owner), count in trace.zero_cost_calls.items():
         tally.add_to_group(CallGroup(owner, name, "forward", "free"), NOTHING, count)
     for call in trace.calls:
         priced_call = tally.price(call)
-        tally.add_forward(priced_call, call.owner)
-        has_gradient = call.needs_grad and (
-            call.node_id is None or call.node_id in backward_pass.visited_node_ids
-        )
-        is_of_library = call.node_id in custom_nodes and custom_nodes[call.node_id].name.startswith(
-            _LIBRARY_BACKWARD_PREFIX
-        )
-        if call.node_id is not None and is_of_library and formulas.is_registered(call.name):
-            has_gradient = bool(custom_nodes.pop(call.node_id))
-        if has_gradient:
+        tally.add_executed(priced_call, call.owner, "forward")
+        node_id = call.node_id
+        if node_id is not None and node_id in library_node_ids and priced_call.is_registered:
+            library_node_ids.remove(node_id)
+            del custom_nodes[node_id]
+            tally.add_gradient(priced_call, call.owner)
+        elif call.needs_grad and (node_id is None or node_id in backward_pass.visited_node_ids):
             tally.add_gradient(priced_call, call.owner)
     for accumulation in backward_pass.accumulations:
         tally.add_accumulation(*accumulation)
@@ -258,10 +241,8 @@ def sum_trace(trace: OperatorTrace, backward_pass: backward.BackwardPass) -> Tal
             tally.add_executed(tally.price(call), owner, "backward")
         if calls is None:
             tally.add_to_group(CallGroup(owner, name, "backward", "not counted"), NOTHING)
-        if calls is None and (
-            node_id not in harmless_node_ids or not name.startswith(_LIBRARY_BACKWARD_PREFIX)
-        ):
-            tally.may_hold_products.add(name)
+            if node_id not in harmless_node_ids & library_node_ids:
+                tally.may_hold_products.add(name)
     for recurrence in trace.recurrences:
         used_results = sorted(backward_pass.recurrences.get(id(recurrence), set()))
         for times, short_trace, outputs in recurrence.shares:

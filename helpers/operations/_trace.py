@@ -114,10 +114,7 @@ class OperatorTrace:
 
     def stand_in_of_input(self, tensor: Tensor, *, needs_grad: bool) -> Tensor:
         """Return the tensor that computes in place of one that the caller passes."""
-        stand_in = tensor.detach()
-        return (
-            stand_in.requires_grad_() if needs_grad and stand_in.is_floating_point() else stand_in
-        )
+        return tensor.detach().requires_grad_(needs_grad and tensor.is_floating_point())
 
     def release(self, arguments: Any) -> None:
         """Take what was written in place out of autograd's graph, which has saved it: the two would
@@ -142,10 +139,20 @@ class OperatorTrace:
             if torch.cuda.is_available():
                 stack.enter_context(torch.autocast("cuda", enabled=False))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            stack.enter_context(blocks.visible_operators())
             flex = sys.modules.get("torch.nn.attention.flex_attention")
             if flex is not None:  # it refuses to train on a CPU, and nothing is trained
                 stack.enter_context(mock.patch.object(flex, "_validate_device"))
+            stack.enter_context(self._record_all())
+            yield
+        self.draws |= {
+            name for name, state in _generator_states().items() if state != states_before[name]
+        }
+
+    @contextmanager
+    def _record_all(self) -> Iterator[None]:
+        """Record modules, functions and operators."""
+        with ExitStack() as stack:
+            stack.enter_context(blocks.visible_operators())
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._enter),
                 module_hooks.register_module_forward_hook(self._leave, always_call=True),
@@ -154,9 +161,6 @@ class OperatorTrace:
             stack.enter_context(self._record_operators())
             stack.enter_context(FunctionRecorder(self))
             yield
-        self.draws |= {
-            name for name, state in _generator_states().items() if state != states_before[name]
-        }
 
     @contextmanager
     def _record_operators(self) -> Iterator[None]:
@@ -227,11 +231,9 @@ class OperatorTrace:
         if name == "flex_attention":
             with FunctionRecorder(self):
                 return sys.modules[type(func).__module__].math_attention(*args, **kwargs)
-        return (
-            self._call_attention(func, name, args, kwargs)
-            if name in _ATTENTION
-            else func(*args, **kwargs)
-        )
+        if name in _ATTENTION:
+            return self._call_attention(func, name, args, kwargs)
+        return func(*args, **kwargs)
 
     def _note_attention(self, name: str, kwargs: dict) -> None:
         """Note who calls an attention that a kernel may fuse: not one that returns its weights, and
@@ -243,22 +245,10 @@ class OperatorTrace:
 
     def _call_recurrence(self, func: Any, args: tuple) -> Any:
         recurrence = Recurrence(func, args, self._stack[-1])
-
-        def follow_short(short_args: tuple) -> tuple[OperatorTrace, Any]:
-            trace = OperatorTrace(nn.Module())
-            pairs = zip(tensors_in(args), tensors_in(short_args), strict=True)
-            trace._weights = {
-                storage_of(short_tensor)
-                for tensor, short_tensor in pairs
-                if storage_of(tensor) in self._weights
-            }
-            with trace._record_operators():
-                return trace, func(*short_args)
-
         with _disable_current_modes():
-            recurrence.follow(follow_short)
+            recurrence.follow(self._weights)
         self.recurrences.append(recurrence)
-        return recurrence.result(lambda: self._recurrent_results(recurrence))
+        return _Node.apply(recurrence, self._recurrent_results, *tensors_in(args))
 
     def _recurrent_results(self, recurrence: Recurrence) -> Any:
         return recurrence.func(*recurrence.args)
@@ -275,13 +265,10 @@ class OperatorTrace:
             return func(*args, **kwargs)
         query = args[0] if args else kwargs["query"]
         key = args[1] if len(args) > 1 else kwargs["key"]
-        causal_before = self.causal
         length_dim = 0 if is_multi_head else -2
-        self.causal = (query.shape[length_dim], key.shape[length_dim], is_multi_head)
-        try:
+        causal = query.shape[length_dim], key.shape[length_dim], is_multi_head
+        with mock.patch.object(self, "causal", causal):
             return func(*args, **kwargs)
-        finally:
-            self.causal = causal_before
 
     # The operators, below autograd.
 
@@ -311,8 +298,7 @@ class OperatorTrace:
             self._add_zero_cost_call(operator, args, owner, node_id)
             return self._run(func, operator, args, kwargs)
         make_spec = functools.partial(spec_of, weights=self._weights, grad=grad)
-        specs = [map_tensors(value, make_spec) for value in args]
-        keyword_specs = {key: map_tensors(value, make_spec) for key, value in kwargs.items()}
+        specs, keyword_specs = map_tensors((args, kwargs), make_spec)
         if operator.name in MATRIX_PRODUCTS:
             check_types(operator.text, tensors_in(args))
         if operator.name == "embedding":
@@ -324,7 +310,7 @@ class OperatorTrace:
         result = self._run(func, operator, args, kwargs)
         outputs = [spec_of(tensor, self._weights) for tensor in tensors_in((result,))]
         node, scores = None if is_wrapped else node_id, self._scores(operator.name, specs)
-        call = Call(operator, tuple(specs), keyword_specs, outputs, owner, node, scores)
+        call = Call(operator, specs, keyword_specs, outputs, owner, node, scores)
         self._add_call(call, operator)
         return result
 
@@ -342,7 +328,7 @@ class OperatorTrace:
     ) -> None:
         self.zero_cost_calls[operator.text, owner] += 1
 
-    def _scores(self, name: str, specs: list) -> tuple[int, int] | None:
+    def _scores(self, name: str, specs: tuple) -> tuple[int, int] | None:
         """Return the shape of causal attention's scores where this product makes them or uses
         them.
         """
@@ -363,7 +349,7 @@ class OperatorTrace:
         for tensor in written_tensors(operator, args):
             if storage_of(tensor) not in self._forward_storages:
                 self._protect(tensor)
-        operands = list(tensors_in((*args, *kwargs.values())))
+        operands = list(tensors_in((args, kwargs)))
         result = func(*args, **kwargs)
         results = list(tensors_in((result,)))
         self._forward_storages |= {storage_of(tensor) for tensor in results} - {
@@ -387,9 +373,7 @@ class OperatorTrace:
         """Follow what was drawn at random through what is computed of it, until a value or a shape
         depends on it.
         """
-        drawn_operands = [
-            tensor for tensor in operands if hasattr(tensor.untyped_storage(), "drawn")
-        ]
+        drawn_operands = [tensor for tensor in operands if is_drawn(tensor)]
         if not operator.is_random and not drawn_operands:
             return
         if operator.name == "index":  # positions select as many whatever they are, a mask does not
@@ -400,6 +384,11 @@ class OperatorTrace:
             self.draws.add(self.current_path())
         for tensor in results:
             tensor.untyped_storage().drawn = True  # type: ignore[attr-defined]  # an attribute of ours
+
+
+def is_drawn(tensor: Tensor) -> bool:
+    """Tell whether the values of ``tensor`` were drawn at random, or follow from such."""
+    return hasattr(tensor.untyped_storage(), "drawn")
 
 
 def _fill_again(storage: torch.UntypedStorage, before: torch.UntypedStorage) -> None:
@@ -490,7 +479,7 @@ class ShortSequence(NamedTuple):
     """The record of a short sequence, and how many times it counts in the whole."""
 
     times: int
-    trace: Any
+    trace: OperatorTrace
     outputs: tuple[Tensor, ...]
 
 
@@ -510,18 +499,30 @@ class Recurrence:
     def __init__(self, func: Callable[..., Any], args: tuple, owner: int) -> None:
         self.func, self.args, self.owner = func, args, owner
         self.shares: list[ShortSequence] = []
+        # (steps, batch, features), or (batch, steps, features)
+        self._steps_dim, self._batch_dim = (1, 0) if args[8] else (0, 1)
 
-    def follow(self, record: Callable[[tuple], tuple[Any, Any]]) -> None:
-        """Let ``record(arguments)`` run the short sequences."""
-        length = self.args[0].shape[1 if self.args[8] else 0]
+    def follow(self, weights: set[int]) -> None:
+        """Run the short sequences; ``weights`` are the storages of parameters and buffers."""
+        length = self.args[0].shape[self._steps_dim]
         repetitions = max(0, length - _SHORT_STEPS)
         for times, steps in (
             (1 - repetitions, min(length, _SHORT_STEPS)),
             (repetitions, _SHORT_STEPS + 1),
         ):
             if times:
-                trace, outputs = record(self._shorten(steps))
-                self.shares.append(ShortSequence(times, trace, tuple(outputs)))
+                self.shares.append(ShortSequence(times, *self._record(steps, weights)))
+
+    def _record(self, steps: int, weights: set[int]) -> tuple[OperatorTrace, tuple[Tensor, ...]]:
+        args = self._shorten(steps)
+        trace = OperatorTrace(nn.Module())
+        trace._weights = {
+            storage_of(short_tensor)
+            for tensor, short_tensor in zip(tensors_in(self.args), tensors_in(args), strict=True)
+            if storage_of(tensor) in weights
+        }
+        with trace._record_operators():
+            return trace, tuple(self.func(*args))
 
     def _shorten(self, steps: int) -> tuple:
         """Return the arguments on shapes for so many steps, each tensor a leaf of its own graph."""
@@ -534,15 +535,11 @@ class Recurrence:
             )
 
         data, shape = self.args[0], list(self.args[0].shape)
-        shape[1 if self.args[8] else 0] = steps
+        shape[self._steps_dim] = steps
         short_data = torch.empty(
             shape, dtype=data.dtype, device=META, requires_grad=grad and data.requires_grad
         )
         return (short_data, *map_tensors(self.args[1:], make_leaf))
-
-    def result(self, compute: Callable[[], Sequence[Tensor]]) -> tuple[Tensor, ...]:
-        """Return the results of ``compute``, as those of one node of autograd's graph."""
-        return _Node.apply(self, compute, *tensors_in(self.args))
 
     def shapes(self) -> tuple[Tensor, ...]:
         """Return the results on shapes: the output of every step, and the last hidden state (and
@@ -550,21 +547,23 @@ class Recurrence:
         """
         data, hidden = self.args[0], list(tensors_in((self.args[1],)))
         directions = 2 if self.args[7] else 1
-        # the steps are computed one after another
-        length_dim, batch_dim = (1, 0) if self.args[8] else (0, 1)
-        # (steps, batch, directions x hidden)
-        outputs = data.new_empty(
-            (data.shape[length_dim], data.shape[batch_dim], directions * hidden[0].shape[-1])
-        )
-        outputs = outputs.transpose(0, 1) if self.args[8] else outputs
+        steps, batch = data.shape[self._steps_dim], data.shape[self._batch_dim]
+        # the steps are computed one after another: (steps, batch, directions x hidden)
+        outputs = data.new_empty((steps, batch, directions * hidden[0].shape[-1]))
+        outputs = outputs.transpose(0, self._steps_dim)
         return (outputs, *[torch.empty_like(tensor) for tensor in hidden])
 
 
 class _Node(torch.autograd.Function):
+    """The results of ``compute`` as those of one node of autograd's graph."""
+
     @staticmethod
     def forward(
-        ctx: Any, recurrence: Recurrence, compute: Callable[[], Sequence[Tensor]], *_: Tensor
+        ctx: Any,
+        recurrence: Recurrence,
+        compute: Callable[[Recurrence], Sequence[Tensor]],
+        *_: Tensor,
     ) -> Any:
         ctx.recurrence = recurrence
         with _disable_current_modes():
-            return tuple(compute())
+            return tuple(compute(recurrence))

@@ -7,6 +7,7 @@ wrong there, and that is the lesson.
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 import statistics
@@ -14,7 +15,6 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -113,37 +113,29 @@ class StepTimeEstimate(Record):
         ]
 
     def _cells(self) -> list[tuple[tuple[str, ...], float]]:
-        def cells(row: OperatorEstimate) -> tuple[str, ...]:
-            times = (results.cell("time_s", row.median_s), results.cell("time_s", row.total_s))
-            return (
-                row.operator,
-                row.phase,
-                textwrap.shorten(row.arguments, _WIDTH, placeholder=" ..."),
-                f"{row.calls:,}",
-                *times,
-                results.cell("share", row.share),
-            )
-
         shown_rows, other_rows = self.operators[:_SHOWN], self.operators[_SHOWN:]
-        rows = [(cells(row), row.share) for row in shown_rows]
-        if other_rows:
-            total_s, share = (
-                math.fsum(row.total_s for row in other_rows),
-                math.fsum(row.share for row in other_rows),
-            )
-            calls = f"{sum(row.calls for row in other_rows):,}"
-            rows.append(
+        rows = [
+            _cells_and_share(
                 (
-                    (
-                        f"{len(other_rows):,} others, in table()",
-                        "",
-                        "",
-                        calls,
-                        "",
-                        results.cell("time_s", total_s),
-                        results.cell("share", share),
-                    ),
-                    share,
+                    row.operator,
+                    row.phase,
+                    textwrap.shorten(row.arguments, _WIDTH, placeholder=" ..."),
+                ),
+                row.calls,
+                results.cell("time_s", row.median_s),
+                row.total_s,
+                row.share,
+            )
+            for row in shown_rows
+        ]
+        if other_rows:
+            rows.append(
+                _cells_and_share(
+                    (f"{len(other_rows):,} others, in table()", "", ""),
+                    sum(row.calls for row in other_rows),
+                    "",
+                    math.fsum(row.total_s for row in other_rows),
+                    math.fsum(row.share for row in other_rows),
                 )
             )
         return rows
@@ -151,6 +143,13 @@ class StepTimeEstimate(Record):
     def table(self) -> pd.DataFrame:
         """Return a DataFrame of plain numbers, one row a distinct operator and phase."""
         return pd.DataFrame([row.to_dict() for row in self.operators])
+
+
+def _cells_and_share(
+    texts: tuple[str, str, str], calls: int, one_call: str, total_s: float, share: float
+) -> tuple[tuple[str, ...], float]:
+    total = results.cell("time_s", total_s)
+    return (*texts, f"{calls:,}", one_call, total, results.cell("share", share)), share
 
 
 def estimate_step_time(
@@ -197,16 +196,12 @@ def estimate_step_time(
         model, inputs, shape, training=training, loss=loss, optimizer=optimizer
     ) as step:
         recorder = record_step(step)
-        repeaters = [_make_repeater(call) for call in recorder.calls]
-        not_timed = tuple(
-            sorted(
-                {
-                    str(call.function)
-                    for call, repeater in zip(recorder.calls, repeaters, strict=True)
-                    if repeater is None
-                }
-            )
-        )
+        repeaters = [call if _runs_alone(call) else None for call in recorder.calls]
+        not_timed = {
+            str(call.func)
+            for call, repeater in zip(recorder.calls, repeaters, strict=True)
+            if repeater is None
+        }
         read_waiting_share = watch_waiting(clock)
         medians_s, round_count = _medians(repeaters, step.device, budget_s, clock)
         waiting_share = read_waiting_share()
@@ -223,7 +218,7 @@ def estimate_step_time(
             rounds=round_count,
             distinct=len(recorder.calls),
             calls=sum(recorder.counts.values()),
-            not_timed=not_timed,
+            not_timed=tuple(sorted(not_timed)),
             forward_s=phases_s[0],
             backward_s=phases_s[1],
             optimizer_s=phases_s[2],
@@ -233,18 +228,9 @@ def estimate_step_time(
         )
 
 
-@dataclass(frozen=True)
-class TimedCall:
-    """An operator as it was first called, with the tensors themselves."""
-
-    function: Any
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
-
-
 class StepRecorder(TorchDispatchMode):
     """Notes the distinct operators of a step in the order in which they first come, and counts them
-    by phase.
+    by phase: ``calls`` are as they were first made, on the tensors themselves.
 
     It keeps arguments and no results: a gradient that somebody else holds is copied by autograd,
     not taken over.
@@ -254,7 +240,7 @@ class StepRecorder(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[TimedCall] = []
+        self.calls: list[functools.partial] = []
         self.counts: Counter[tuple[int, str]] = Counter()
         self.phase = "forward"
         self._call_indices: dict[Any, int] = {}
@@ -290,7 +276,7 @@ def record_step(step: steps.Step) -> StepRecorder:
     return recorder
 
 
-def _keep_call(function: Any, args: tuple, kwargs: dict) -> TimedCall:
+def _keep_call(function: Any, args: tuple, kwargs: dict) -> functools.partial:
     """Return the call; one that writes gets whole numbers of its own, which may be another's
     index.
     """
@@ -300,7 +286,7 @@ def _keep_call(function: Any, args: tuple, kwargs: dict) -> TimedCall:
 
     if function._schema.is_mutable:
         args, kwargs = pytree.tree_map_only(torch.Tensor, copy_integers, (args, kwargs))
-    return TimedCall(function, args, kwargs)
+    return functools.partial(function, *args, **kwargs)
 
 
 def _key(function: Any, args: tuple, kwargs: dict) -> Any:
@@ -316,18 +302,14 @@ def _leaf_key(leaf: Any) -> Any:
     return tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device
 
 
-def _make_repeater(call: TimedCall) -> Callable[[], Any] | None:
-    """Return a function that makes the call without autograd, or None where it raises by itself."""
-
-    def repeat() -> Any:
-        return call.function(*call.arguments, **call.named)
-
+def _runs_alone(call: Callable[[], Any]) -> bool:
+    """Tell whether a call, made by itself and without autograd, does not raise."""
     try:
         with torch.no_grad():
-            repeat()
+            call()
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
-        return None
-    return repeat
+        return False
+    return True
 
 
 def _medians(
@@ -356,14 +338,11 @@ def _rows(recorder: StepRecorder, medians_s: Sequence[float]) -> tuple[OperatorE
     rows = []
     for (index, phase), count in recorder.counts.items():
         call, total_s = recorder.calls[index], count * medians_s[index]
-        tensors = [
-            leaf
-            for leaf in pytree.tree_leaves((call.arguments, call.named))
-            if isinstance(leaf, torch.Tensor)
-        ]
+        leaves = pytree.tree_leaves((call.args, call.keywords))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         rows.append(
             OperatorEstimate(
-                operator=str(call.function),
+                operator=str(call.func),
                 phase=phase,
                 arguments=steps.described(tensors),
                 calls=count,

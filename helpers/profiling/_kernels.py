@@ -11,6 +11,7 @@ import os
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -76,20 +77,22 @@ class KernelTable(Record):
         return f"{kind}, {runs} on {self.device}: {results.cell('whole_s', self.whole_s)}"
 
     def _cells(self) -> list[tuple[tuple[str, ...], float]]:
-        def cells(row: KernelTime) -> tuple[str, ...]:
-            times = [
-                results.cell(name, getattr(row, name))
-                for name in ("average_s", "minimum_s", "maximum_s")
-            ]
-            calls = (f"{row.calls:,}", *times) if row.calls else ("", "", "", "")
-            return (
-                row.name,
-                results.cell("share", row.share),
-                results.cell("total_s", row.total_s),
-                *calls,
-            )
+        def text(row: KernelTime, name: str) -> str:
+            return results.cell(name, getattr(row, name))
 
-        return [(cells(row), row.share) for row in self.kernels]
+        times = ("calls", "average_s", "minimum_s", "maximum_s")
+        return [
+            (
+                (
+                    row.name,
+                    text(row, "share"),
+                    text(row, "total_s"),
+                    *(text(row, name) if row.calls else "" for name in times),
+                ),
+                row.share,
+            )
+            for row in self.kernels
+        ]
 
 
 def kernel_table(
@@ -120,16 +123,16 @@ def kernel_table(
     _refuse_nested()
     fn()
     chosen = chosen or device_in_use()
-    on_cuda, recordings = chosen.type == "cuda", _record_calls(fn, chosen, runs)
+    recordings = _record_calls(fn, chosen, runs)
     seconds: dict[str, list[float]] = defaultdict(list)
+    on_cuda = chosen.type == "cuda"
     for event in (event for events, _ in recordings for event in events):
-        is_kernel = event.device_type == DeviceType.CUDA and not getattr(
-            event, "is_user_annotation", False
-        )
-        if on_cuda and is_kernel:
-            seconds[event.name].append(event.time_range.elapsed_us() / 1e6)
-        elif not on_cuda and event.device_type == DeviceType.CPU:
+        if event.device_type != (DeviceType.CUDA if on_cuda else DeviceType.CPU):
+            continue
+        if not on_cuda:
             seconds[event.name].append(event.self_cpu_time_total / 1e6)
+        elif not getattr(event, "is_user_annotation", False):
+            seconds[event.name].append(event.time_range.elapsed_us() / 1e6)
     whole_s = sum(call_s for _, call_s in recordings)
     return KernelTable(
         device=str(chosen),
@@ -144,26 +147,22 @@ def table_rows(seconds: dict[str, list[float]], whole_s: float) -> tuple[KernelT
     """Return the rows of the classic table from the seconds of every call, and the unaccounted part
     of the whole.
     """
-    rows = []
-    for name, calls_s in seconds.items():
-        total_s = math.fsum(calls_s)
-        rows.append(
-            KernelTime(
-                _share(total_s, whole_s),
-                total_s,
-                len(calls_s),
-                total_s / len(calls_s),
-                min(calls_s),
-                max(calls_s),
-                name,
-            )
+
+    def row(name: str, total_s: float, calls_s: list[float]) -> KernelTime:
+        return KernelTime(
+            share=total_s / whole_s if whole_s else 0.0,
+            total_s=total_s,
+            calls=len(calls_s),
+            average_s=total_s / len(calls_s) if calls_s else 0.0,
+            minimum_s=min(calls_s, default=0.0),
+            maximum_s=max(calls_s, default=0.0),
+            name=name,
         )
+
+    rows = [row(name, math.fsum(calls_s), calls_s) for name, calls_s in seconds.items()]
     rows.sort(key=lambda row: (-row.total_s, row.name))
     unaccounted_s = whole_s - math.fsum(row.total_s for row in rows)
-    unaccounted = KernelTime(
-        _share(unaccounted_s, whole_s), unaccounted_s, 0, 0.0, 0.0, 0.0, UNACCOUNTED
-    )
-    return (*rows, unaccounted)
+    return (*rows, row(UNACCOUNTED, unaccounted_s, []))
 
 
 def profile_operators(
@@ -220,17 +219,7 @@ def _record_calls(
 ) -> list[tuple[list[Any], float]]:
     """Return, for each of ``runs`` calls of ``fn``, the profiler's events and the seconds of the
     call.
-
-    Threads take turns: torch has one profiler for all of them, and the process ends where two start
-    it.
     """
-    with steps.ONE_AT_A_TIME:
-        return _record_calls_here(fn, device, runs)
-
-
-def _record_calls_here(
-    fn: Callable[[], object], device: torch.device, runs: int
-) -> list[tuple[list[Any], float]]:
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -239,7 +228,9 @@ def _record_calls_here(
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     # One cycle has nothing to add up, but without acc_events torch 2.11 and 2.12 warn that events
     # of cycles are lost.
-    with profile(activities=activities, acc_events=True) as recorder:
+    # Threads take turns: torch has one profiler for all of them, and the process ends where two
+    # start it.
+    with steps.ONE_AT_A_TIME, profile(activities=activities, acc_events=True) as recorder:
         for _ in range(runs):
             with record_function(_CALL):
                 fn()
@@ -251,7 +242,7 @@ def _record_calls_here(
         for event in events
         if event.name == _CALL and event.device_type == DeviceType.CPU
     ]
-    calls.sort(key=lambda call: call.start)
+    calls.sort(key=attrgetter("start"))
     starts = [call.start for call in calls]
     events_of_calls: list[list[Any]] = [[] for _ in calls]
     for event in events:
@@ -270,7 +261,3 @@ def _refuse_nested() -> None:
             "a profiler is already running, and torch has only one at a time: call this outside of "
             "it"
         )
-
-
-def _share(part_s: float, whole_s: float) -> float:
-    return part_s / whole_s if whole_s else 0.0

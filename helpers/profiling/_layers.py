@@ -16,6 +16,7 @@ import html
 import math
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -45,19 +46,16 @@ class StepTimes:
     backward pass.
     """
 
-    forward_s: dict[int, float] = field(default_factory=dict)
-    backward_s: dict[int, float] = field(default_factory=dict)
-    calls: dict[int, int] = field(default_factory=dict)
+    calls: dict[int, int]
+    phases_s: dict[str, dict[int, float]] = field(
+        default_factory=lambda: {phase: defaultdict(float) for phase in _PHASES}
+    )
     hooks_s: float = 0.0
-
-    def phase_s(self, phase: str) -> dict[int, float]:
-        """Return the seconds by owner of "forward" or "backward"."""
-        return self.forward_s if phase == "forward" else self.backward_s
 
     @property
     def whole_s(self) -> float:
         """Return the seconds from the step's first mark to its last."""
-        return sum(self.forward_s.values()) + sum(self.backward_s.values()) + self.hooks_s
+        return sum(sum(seconds.values()) for seconds in self.phases_s.values()) + self.hooks_s
 
 
 class Stamps:
@@ -108,13 +106,8 @@ class StepMarks:
             yield
 
     def _hooks(self, row: int) -> tuple[Callable, Callable]:
-        now, note, sequence, numbers = (
-            self._stamps.now,
-            self._marks.append,
-            _sequence_number,
-            self._sequences.append,
-        )
-        stack, calls = self._stack, self._calls
+        now, note, numbers = self._stamps.now, self._marks.append, self._sequences.append
+        sequence, stack, calls = _sequence_number, self._stack, self._calls
 
         def before(_module: nn.Module, _inputs: Any) -> None:
             stack.append(row)
@@ -132,20 +125,23 @@ class StepMarks:
     def begin(self) -> None:
         """Mark the beginning of the step."""
         self._sequences.append(_sequence_number())
-        self._marks.append((self._stamps.now(), OUTSIDE))
+        self._mark(OUTSIDE)
+
+    def _mark(self, owner: int) -> None:
+        self._marks.append((self._stamps.now(), owner))
 
     def begin_backward(self, root: Any) -> None:
         """Hook the graph that ends in ``root`` and mark the beginning of the backward pass."""
-        self._marks.append((self._stamps.now(), _PAUSED))
+        self._mark(_PAUSED)
         self._calls = dict(self._calls)  # what a checkpoint computes again is no call of the step
         if root is not None:
             self._hook_graph(root)
         self._backward_at = len(self._marks)
-        self._marks.append((self._stamps.now(), OUTSIDE))
+        self._mark(OUTSIDE)
 
     def end(self) -> None:
         """Mark the end of the step."""
-        self._marks.append((self._stamps.now(), OUTSIDE))
+        self._mark(OUTSIDE)
 
     def _hook_graph(self, root: Any) -> None:
         owners = [row for _, row in self._marks[:-1]]  # one for each number in self._sequences
@@ -167,16 +163,15 @@ class StepMarks:
 
     def times(self) -> StepTimes:
         """Return the seconds of each owner."""
-        times = StepTimes(calls=self._calls)
+        times = StepTimes(self._calls)
         moments = self._stamps.seconds([stamp for stamp, _ in self._marks])
         for position, (_, owner) in enumerate(self._marks[:-1]):
             elapsed_s = moments[position + 1] - moments[position]
             if owner == _PAUSED:
                 times.hooks_s += elapsed_s
-                continue
-            is_backward = self._backward_at is not None and position >= self._backward_at
-            seconds = times.phase_s(_PHASES[is_backward])
-            seconds[owner] = seconds.get(owner, 0.0) + elapsed_s
+            else:
+                is_backward = self._backward_at is not None and position >= self._backward_at
+                times.phases_s[_PHASES[is_backward]][owner] += elapsed_s
         return times
 
 
@@ -191,11 +186,8 @@ def _nodes(root: Any) -> Iterator[tuple[int, Any]]:
         node = pending.pop()
         yield node._sequence_nr(), node
         for next_node, _ in node.next_functions:
-            if (
-                next_node is not None
-                and next_node not in seen
-                and type(next_node).__name__ != "AccumulateGrad"
-            ):
+            is_new = next_node is not None and next_node not in seen
+            if is_new and type(next_node).__name__ != "AccumulateGrad":
                 seen.add(next_node)
                 pending.append(next_node)
 
@@ -292,22 +284,20 @@ class TimeProfile(trees.LayerProfile):
         return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._rows())])
 
     def _repr_html_(self) -> str:
-        operators = trees.rows_html(
-            ("operator", "phase", "calls", "time", "share"),
-            [
+        rows = [
+            (
                 (
-                    (
-                        row.operator,
-                        row.phase,
-                        f"{row.calls:,}" if row.calls else "",
-                        results.cell("time_s", row.median_s),
-                        results.cell("share", row.share),
-                    ),
-                    row.share,
-                )
-                for row in self.operators
-            ],
-        )
+                    row.operator,
+                    row.phase,
+                    f"{row.calls:,}" if row.calls else "",
+                    results.cell("time_s", row.median_s),
+                    results.cell("share", row.share),
+                ),
+                row.share,
+            )
+            for row in self.operators
+        ]
+        operators = trees.rows_html(("operator", "phase", "calls", "time", "share"), rows)
         step = html.escape(results.cell("time_s", self.profiled_step_s))
         below = (
             "<details style='margin-top:.5em'><summary style='cursor:pointer'>operators (under "
@@ -422,13 +412,8 @@ def profile_time(
         operators = kernels.profile_operators(
             lambda: _run_fresh_step(step), step.device, _PROFILED_STEPS
         )
-        own_s = {
-            phase: _own_medians(hooked_times, phase, len(modules))
-            for phase in ("forward", "backward")
-        }
-        forward_s, backward_s = (
-            math.fsum(own_s[phase].values()) for phase in ("forward", "backward")
-        )
+        own_s = {phase: _own_medians(hooked_times, phase, len(modules)) for phase in _PHASES}
+        forward_s, backward_s = (math.fsum(own_s[phase].values()) for phase in _PHASES)
         return TimeProfile(
             model=type(model).__name__,
             input=step.input_text,
@@ -519,7 +504,7 @@ def _overhead(hooked_times: Sequence[StepTimes], plain_s: Sequence[float]) -> fl
 def _own_medians(hooked_times: Sequence[StepTimes], phase: str, rows: int) -> dict[int, float]:
     """Return each owner's median seconds in a phase, without what the modules inside it take."""
     return {
-        row: statistics.median(times.phase_s(phase).get(row, 0.0) for times in hooked_times)
+        row: statistics.median(times.phases_s[phase].get(row, 0.0) for times in hooked_times)
         for row in (*range(rows), OUTSIDE)
     }
 
@@ -545,9 +530,12 @@ def _layers(
         )
         return layer_times[-1]
 
+    def own_times_of(row: int) -> tuple[float, float]:
+        return own_s["forward"][row], own_s["backward"][row]
+
     def visit(path: str, depth: int) -> LayerTime:
         row, position = rows[path], len(layer_times)
-        own_times_s = (own_s["forward"][row], own_s["backward"][row])
+        own_times_s = own_times_of(row)
         count, kind = calls.get(row, 0), type(modules[path]).__name__
         if not children[path]:
             return add(path, kind, depth, count, *own_times_s)
@@ -555,26 +543,14 @@ def _layers(
         if count or any(own_times_s):
             name = f"{path}.{trees.FUNCTIONAL}" if path else trees.FUNCTIONAL
             parts.append(add(name, FUNCTIONAL_KIND, depth + 1, count, *own_times_s))
-        total = add(
-            path,
-            kind,
-            depth,
-            count,
-            math.fsum(part.forward_s for part in parts),
-            math.fsum(part.backward_s for part in parts),
-        )
+        forward_s = math.fsum(part.forward_s for part in parts)
+        backward_s = math.fsum(part.backward_s for part in parts)
+        total = add(path, kind, depth, count, forward_s, backward_s)
         layer_times.insert(position, layer_times.pop())
         return total
 
     visit("", 0)
-    add(
-        kernels.UNACCOUNTED,
-        OUTSIDE_KIND,
-        0,
-        0,
-        own_s["forward"][OUTSIDE],
-        own_s["backward"][OUTSIDE],
-    )
+    add(kernels.UNACCOUNTED, OUTSIDE_KIND, 0, 0, *own_times_of(OUTSIDE))
     return tuple(layer_times)
 
 
@@ -585,10 +561,12 @@ def _operators(medians: dict[tuple[str, str], tuple[int, float]]) -> tuple[Opera
         OperatorTime(operator, phase, calls, median_s, median_s / step_s if step_s else 0.0)
         for (operator, phase), (calls, median_s) in medians.items()
     ]
-    last_name = kernels.UNACCOUNTED
-    return tuple(
-        sorted(
-            rows,
-            key=lambda row: (row.operator == last_name, -row.median_s, row.operator, row.phase),
+    rows.sort(
+        key=lambda row: (
+            row.operator == kernels.UNACCOUNTED,
+            -row.median_s,
+            row.operator,
+            row.phase,
         )
     )
+    return tuple(rows)

@@ -104,14 +104,9 @@ def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) 
     """
     if inputs is not None and shape is not None:
         raise ValueError("both a shape and inputs are given; give one of them")
-    source = next(
-        (
-            value
-            for value in (inputs, shape, getattr(model, "example_shape", None))
-            if value is not None
-        ),
-        None,
-    )
+    source = inputs if inputs is not None else shape
+    if source is None:
+        source = getattr(model, "example_shape", None)
     if source is None:
         raise TypeError(
             f"neither a shape nor inputs are given, and {type(model).__name__} has no "
@@ -122,11 +117,10 @@ def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) 
     if isinstance(source, Tensor | PackedSequence):
         return Arguments((source,), {})
     if isinstance(source, Mapping) and source:
-        are_shapes = all(map(_is_shape, source.values()))
-        return Arguments(
-            (),
-            {str(key): _shape_of(value) if are_shapes else value for key, value in source.items()},
-        )
+        named = {str(key): value for key, value in source.items()}
+        if all(map(_is_shape, named.values())):
+            named = {key: _shape_of(value) for key, value in named.items()}
+        return Arguments((), named)
     shapes = (source,) if _is_shape(source) else source
     if isinstance(shapes, tuple | list) and shapes:
         if all(map(_is_shape, shapes)):
@@ -138,10 +132,9 @@ def arguments_of(model: nn.Module, inputs: Inputs = None, shape: Inputs = None) 
 
 
 def _is_shape(value: Any) -> bool:
-    is_filled_sequence = isinstance(value, tuple | list) and value
-    return bool(is_filled_sequence) and all(
-        isinstance(size, Integral) and not isinstance(size, bool) for size in value
-    )
+    if not isinstance(value, tuple | list) or not value:
+        return False
+    return all(isinstance(size, Integral) and not isinstance(size, bool) for size in value)
 
 
 def _shape_of(sizes: Any) -> Shape:
@@ -190,10 +183,9 @@ def device_of(model: nn.Module, arguments: Arguments | None = None) -> torch.dev
     >>> device_of(nn.Linear(4, 2, device="meta"))
     device(type='meta')
     """
-    devices = [
-        tensor.device for tensor in (*model.parameters(), *model.buffers(), *tensors_of(arguments))
-    ]
-    return devices[0] if devices else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tensors = (*model.parameters(), *model.buffers(), *tensors_of(arguments))
+    default = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return tensors[0].device if tensors else default
 
 
 def check_model(model: Any, *, compiled: bool = False) -> None:

@@ -211,7 +211,8 @@ def _take_back(tables: dict[int, tuple[Any, Any]], earlier_objects: list[Any] | 
     tensor is left, so does all else that lives then, since a holder among the frozen objects is
     found only while nothing is frozen.
     """
-    leaked, known_ids = _without_data(), set()
+    known_ids: set[int] = set()
+    leaked = _without_data(known_ids)
     if leaked and earlier_objects is not None:
         known_ids = set(map(id, earlier_objects))
         leaked = [tensor for tensor in leaked if id(tensor) not in known_ids]
@@ -219,8 +220,8 @@ def _take_back(tables: dict[int, tuple[Any, Any]], earlier_objects: list[Any] | 
         del leaked
         torch.clear_autocast_cache()  # it keeps casts of the weights
         gc.collect()
-        _take_apart([tensor for tensor in _without_data() if id(tensor) not in known_ids])
-        leaked = [tensor for tensor in _without_data() if id(tensor) not in known_ids]
+        _take_apart(_without_data(known_ids))
+        leaked = _without_data(known_ids)
     references = list(map(weakref.ref, leaked))
     run_holders = _climb(leaked, tables, known_ids)
     was_frozen = bool(leaked) and earlier_objects is not None and gc.get_freeze_count() > 0
@@ -244,30 +245,32 @@ def _take_apart(tensors: list[Tensor]) -> None:
     """
     ids = set(map(id, tensors))
     graphed = [tensor for tensor in tensors if tensor.grad_fn is not None]
-    bases = [(tensor, tensor._base) for tensor in graphed]
-    views = [
-        (view, base)
-        for view, base in bases
-        if base is not None and (id(base) in ids or base.grad_fn is not None)
-    ]
-    for tensor in (
-        *(tensor for tensor, base in bases if base is None),
-        *(base for _, base in views),
-    ):
+    views = []
+    owners = [tensor for tensor in graphed if tensor._base is None]
+    for tensor in graphed:
+        base = tensor._base
+        if base is not None and (id(base) in ids or base.grad_fn is not None):
+            views.append(tensor)
+            owners.append(base)
+    for tensor in owners:
         tensor.detach_()
-    for view, _ in views:
+    for view in views:
         # one of the several views that one operator gives keeps its graph
         with suppress(RuntimeError):
             increment_version([view])
             _ = view.grad_fn
 
 
-def _without_data() -> list[Tensor]:
-    """Return the tensors without data that are not frozen."""
+def _without_data(known_ids: set[int]) -> list[Tensor]:
+    """Return the tensors without data that are neither frozen nor in ``known_ids``."""
     objects = gc.get_objects()
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
     tensors = itertools.compress(objects, map(kinds.__contains__, map(type, objects)))
-    return [tensor for tensor in tensors if isinstance(tensor, FakeTensor) or tensor.is_meta]
+    return [
+        tensor
+        for tensor in tensors
+        if (isinstance(tensor, FakeTensor) or tensor.is_meta) and id(tensor) not in known_ids
+    ]
 
 
 def _climb(
@@ -279,32 +282,21 @@ def _climb(
     Returns, by id, each such holder and the ids of what it holds for the run.
     """
     run_holders: dict[int, tuple[Any, set[int]]] = {}
-    ignored_ids = {id(tables), id(run_holders), *known_ids}
+    ignored_ids = {id(tables), id(run_holders), *known_ids, *tables}
     while items:
         ids = set(map(id, items))
         holders: list[Any] = []
         ignored_ids |= {id(items), id(holders)}
         for holder in gc.get_referrers(*items):
-            if (
-                id(holder) in ignored_ids
-                or id(holder) in run_holders
-                or id(holder) in tables
-                or _is_passed_over(holder)
-            ):
-                continue
-            holders.append(holder)
-            run_holders[id(holder)] = (
-                holder,
-                {id(referent) for referent in gc.get_referents(holder)} & ids,
-            )
-        ignored_ids |= set(map(id, run_holders.values()))
+            # frames let go when they end, and a cache of functools is emptied as a whole
+            is_passed_over = isinstance(holder, (types.FrameType, _CACHE_TYPE))
+            if not is_passed_over and id(holder) not in ignored_ids:
+                holders.append(holder)
+                ids_inside = set(map(id, gc.get_referents(holder))) & ids
+                run_holders[id(holder)] = (holder, ids_inside)
+        ignored_ids |= {*run_holders, *map(id, run_holders.values())}
         items = holders
     return run_holders
-
-
-def _is_passed_over(holder: Any) -> bool:
-    """Frames let go when they end, and a cache of functools is emptied as a whole."""
-    return isinstance(holder, (types.FrameType, _CACHE_TYPE))
 
 
 def _undo(
@@ -322,20 +314,11 @@ def _undo(
     ids_inside = {key: ids for key, (_, ids) in run_holders.items()}
     items = [*leaked, *(holder for holder, _ in run_holders.values())]
     ids = set(map(id, items))
-    ignored_ids = {
-        id(leaked),
-        id(items),
-        id(run_holders),
-        id(tables),
-        *map(id, run_holders.values()),
-    }
+    ignored_ids = set(map(id, (leaked, items, run_holders, tables, *run_holders.values())))
     ignored_ids |= {id(part) for entry in tables.values() for part in (entry, entry[1])}
+    ignored_ids |= run_holders.keys()
     for holder in gc.get_referrers(*items):
-        if (
-            id(holder) in ignored_ids
-            or id(holder) in ids_inside
-            or isinstance(holder, types.FrameType)
-        ):
+        if id(holder) in ignored_ids or isinstance(holder, types.FrameType):
             continue
         if isinstance(holder, _CACHE_TYPE):
             holder.cache_clear()
@@ -343,15 +326,11 @@ def _undo(
             _reset(holder, *tables[id(holder)], ids, ids_inside)
         else:
             failed_class = _remove(holder, ids)
-            for part in [
-                part for part in gc.get_referents(holder) if failed_class and id(part) in ids
-            ]:
+            parts = gc.get_referents(holder) if failed_class else []
+            for part in [part for part in parts if id(part) in ids]:
                 failed_class = _remove(part, ids_inside.get(id(part), set())) and failed_class
-            holder_names |= (
-                {f"a {failed_class.__module__}.{failed_class.__qualname__}"}
-                if failed_class
-                else set()
-            )
+            if failed_class:
+                holder_names.add(f"a {failed_class.__module__}.{failed_class.__qualname__}")
     return holder_names
 
 

@@ -82,17 +82,11 @@ def uncompiled() -> AbstractContextManager:
 @contextmanager
 def _restore_generators() -> Iterator[None]:
     """Give the generators of torch, Python and NumPy their states back."""
-    torch_state, python_state, numpy_state = (
-        torch.get_rng_state(),
-        random.getstate(),
-        np.random.get_state(),
-    )
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        if cuda_states:
-            torch.cuda.set_rng_state_all(cuda_states)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    cuda_devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(cuda_devices):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)

@@ -40,7 +40,6 @@ from helpers.steps._preserve import undisturbed
 
 Loss = Callable[[Any], torch.Tensor]
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
-_WARM_STEPS = 2
 PARTS = {
     "forward": "model's forward pass",
     "loss": "loss",
@@ -288,11 +287,12 @@ def copied(
     model = copied_model(work.model, copy_tensor, memo)
     model.train(work.training)
 
-    packed_sequences = [
-        value for value in reachable(work.arguments) if isinstance(value, PackedSequence)
-    ]
     # PyTorch reads them in memory, so they are real in every copy
-    batch_size_ids = {id(packed_sequence.batch_sizes) for packed_sequence in packed_sequences}
+    batch_size_ids = {
+        id(value.batch_sizes)
+        for value in reachable(work.arguments)
+        if isinstance(value, PackedSequence)
+    }
 
     def copy_leaf(leaf: torch.Tensor | Shape) -> torch.Tensor:
         if isinstance(leaf, Shape):
@@ -398,9 +398,8 @@ def kept_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             path = f"{name}.{key}".lstrip(".")
-            tensors = [
-                member for member in reachable(value, seen=seen) if isinstance(member, torch.Tensor)
-            ]
+            members = reachable(value, seen=seen)
+            tensors = [member for member in members if isinstance(member, torch.Tensor)]
             tensor_of_path |= {
                 path if tensor is value else f"{path}, {number}": tensor
                 for number, tensor in enumerate(tensors, 1)
@@ -452,19 +451,25 @@ def run(work: Step, enter: Callable[[str], None] = lambda _phase: None) -> None:
     except ModelError:
         raise
     except Exception as error:
+        kind, reason = type(error).__name__, first_line(error)
+        error_text = f"{kind}: {reason}" if str(error).strip() else kind
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_of(work.arguments))
         raise ModelError(
-            f"the {PARTS[phase]} raised {_error_text(error)}{_shapes_text(work.arguments)}"
+            f"the {PARTS[phase]} raised {error_text} (inputs of shape {shapes})"
         ) from error
 
 
 def _run_phases(work: Step, enter: Callable[[str], None]) -> None:
     positional, named = work.arguments
+    autocast: AbstractContextManager = nullcontext()
+    if work.autocast is not None:
+        autocast = torch.autocast(work.runs_on.type, dtype=work.autocast)
     enter("forward")
     if not work.training:
-        with _autocast(work):
+        with autocast:
             work.model(*positional, **named)
         return
-    with _autocast(work):
+    with autocast:
         outputs = work.model(*positional, **named)
         enter("loss")
         loss = work.loss(outputs)
@@ -483,27 +488,6 @@ def _run_phases(work: Step, enter: Callable[[str], None]) -> None:
         work.optimizer.step()
 
 
-def _autocast(work: Step) -> AbstractContextManager:
-    return (
-        torch.autocast(work.runs_on.type, dtype=work.autocast)
-        if work.autocast is not None
-        else nullcontext()
-    )
-
-
-def _shapes_text(arguments: Arguments) -> str:
-    shapes = [tuple(tensor.shape) for tensor in tensors_of(arguments)]
-    return f" (inputs of shape {', '.join(map(str, shapes))})"
-
-
-def _error_text(error: BaseException) -> str:
-    return (
-        f"{type(error).__name__}: {first_line(error)}"
-        if str(error).strip()
-        else type(error).__name__
-    )
-
-
 @contextmanager
 def in_one_thread(model: nn.Module) -> Iterator[None]:
     """Raise ForwardError at the end where another thread called a module of ``model``, which
@@ -519,10 +503,8 @@ def in_one_thread(model: nn.Module) -> Iterator[None]:
     Traceback (most recent call last):
     helpers.steps._inputs.ForwardError: the forward calls a Linear in another thread, ...
     """
-    module_ids, earlier_threads = (
-        {id(module) for module in model.modules()},
-        set(threading.enumerate()),
-    )
+    thread, earlier_threads = threading.get_ident(), set(threading.enumerate())
+    module_ids = set(map(id, model.modules()))
     errors: list[ForwardError] = []
 
     def enter(module: nn.Module, _: Any) -> None:
@@ -539,10 +521,7 @@ def in_one_thread(model: nn.Module) -> Iterator[None]:
         if threading.current_thread() not in earlier_threads:
             raise errors[-1]
 
-    thread, hook = (
-        threading.get_ident(),
-        torch.nn.modules.module.register_module_forward_pre_hook(enter),
-    )
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(enter)
     try:
         yield
     finally:
@@ -582,9 +561,8 @@ def warm_step(
         work = with_optimizer(copied(work, copy_tensor=torch.clone))
         with in_one_thread(work.model):
             run(work)
-        for _ in range(1, _WARM_STEPS):
-            drop_gradients(work)
-            run(work)
+        drop_gradients(work)
+        run(work)
         drop_gradients(work)
         assert work.initial is not None  # it is a copy
         buffers = {buffer: buffer.detach().clone() for buffer in work.model.buffers()}
