@@ -85,7 +85,10 @@ def least_squares(
     examples = whole_number(
         "examples", examples, at_least=features, at_most=_MOST_NUMBERS // features
     )
-    condition, noise = number("condition", condition, at_least=1), number("noise", noise, at_least=0)
+    condition, noise = (
+        number("condition", condition, at_least=1),
+        number("noise", noise, at_least=0),
+    )
     if features == 1 and condition != 1:
         raise ValueError(
             f"condition={condition:g}: give 1 for one feature (it is largest over smallest)"
@@ -240,7 +243,6 @@ def weights_digest(model: nn.Module) -> str:
         as_bytes = parameter.detach().cpu().contiguous().flatten().view(torch.uint8)
         digest.update(as_bytes.numpy())
     return digest.hexdigest()[:16]
-
 
 
 class Training:

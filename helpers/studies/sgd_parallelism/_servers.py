@@ -71,12 +71,7 @@ class ServerRun(Record):
 
 
 def simulate_server(
-    model: nn.Module,
-    data: Any,
-    *,
-    compute_s: Sequence[float],
-    rate: float,
-    updates: int,
+    model: nn.Module, data: Any, *, compute_s: Sequence[float], rate: float, updates: int
 ) -> ServerRun:
     """Train a copy of ``model`` through a parameter server on a simulated clock; the same bits in
     every run.
@@ -123,12 +118,7 @@ def simulate_server(
 
 
 def run_server(
-    model: nn.Module,
-    data: Any,
-    *,
-    workers: int,
-    rate: float,
-    updates: int,
+    model: nn.Module, data: Any, *, workers: int, rate: float, updates: int
 ) -> ServerRun:
     """Train a copy of ``model`` through a parameter server whose ``workers`` are threads of this
     process.
@@ -167,12 +157,7 @@ def run_server(
 
 
 def run_hogwild(
-    model: nn.Module,
-    data: Any,
-    *,
-    workers: int,
-    rate: float,
-    updates: int,
+    model: nn.Module, data: Any, *, workers: int, rate: float, updates: int
 ) -> ServerRun:
     """Train a copy of ``model`` by threads that read and write one set of weights with no lock
     (Hogwild).

@@ -53,13 +53,7 @@ class StaleRun(Record):
 
 
 def train_stale(
-    model: nn.Module,
-    data: Any,
-    *,
-    delay: int,
-    rate: float,
-    steps: int,
-    batch_size: int | None = 64,
+    model: nn.Module, data: Any, *, delay: int, rate: float, steps: int, batch_size: int | None = 64
 ) -> StaleRun:
     """Train a copy of ``model`` by SGD with gradients that are ``delay`` updates old; return the
     loss curve.

@@ -109,9 +109,7 @@ def _draw(axes: Axes, panel: _Panel, top: float, until: float) -> None:
             arrow(axes, start_at, (_x_of(when), middle), thick=1.8)
 
 
-def _bar(
-    axes: Axes, left: float, right: float, top: float, height: float, colour: str
-) -> None:
+def _bar(axes: Axes, left: float, right: float, top: float, height: float, colour: str) -> None:
     axes.add_patch(Rectangle((left, top), right - left, height, facecolor=colour, edgecolor="none"))
 
 

@@ -178,9 +178,7 @@ def test_the_slow_worker_has_the_stalest_gradients(model, digits):
     """Three workers, one three times as slow: six updates of the others come between its fetch and
     its update.
     """
-    run = servers.simulate_server(
-        model, digits, compute_s=[1.0, 1.0, 3.0], rate=0.05, updates=70
-    )
+    run = servers.simulate_server(model, digits, compute_s=[1.0, 1.0, 3.0], rate=0.05, updates=70)
     slow = run.shares[2]
     assert (slow.updates, slow.mean_staleness) == (10, 6)
     assert run.largest_staleness == 6
