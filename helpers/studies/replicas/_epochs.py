@@ -26,11 +26,8 @@ class EpochTimes(Record):
     @property
     def gap_s(self) -> float:
         """The time per step in which no step runs, the wait before the first step included."""
-        begins, ends = (
-            [0.0, *(end for _, end in self.steps_s)],
-            [begin for begin, _ in self.steps_s],
-        )
-        waits = [end - begin for begin, end in zip(begins, ends, strict=False)]
+        ends = [0.0, *(end for _, end in self.steps_s)]
+        waits = [begin - end for (begin, _), end in zip(self.steps_s, ends, strict=False)]
         return sum(waits) / len(waits)
 
     @property

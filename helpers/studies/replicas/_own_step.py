@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn import functional
 from helpers import native
 from helpers.studies.replicas import _problem as problems, _programs as programs
 from helpers.studies.replicas._problem import Observable
+from helpers.studies.sgd_parallelism._within_layer import bind_call
 
 FLAGS = (*native.CPP_FLAGS, "-fno-math-errno")
 
@@ -129,7 +130,7 @@ class OwnStep(programs.BatchedTrainer):
             like.new_empty(data + lanes),
             *self.results,
         ]
-        self.call = _bind_call(library.function(_EVALUATE).raw, arguments)
+        self.call = bind_call(library.function(_EVALUATE).raw, arguments)
         self.named = _views(flat, prepared.weights)
         self.move = library.function(_UPDATE).raw
         self.state = torch.zeros_like(flat), torch.zeros_like(flat), flat  # means, squares, weights
@@ -148,18 +149,6 @@ class OwnStep(programs.BatchedTrainer):
         self.steps += 1
         addresses = [tensor.data_ptr() for tensor in (*gradients, *self.state)]
         self.move(len(self.state[-1]), self.steps, programs.RATE, *addresses)
-
-
-def _bind_call(function: Callable[..., None], arguments: Sequence[Any]) -> Callable[[], None]:
-    """Return a call of ``function`` with these arguments; it keeps the tensors whose addresses are
-    handed over.
-    """
-    addresses = [value.data_ptr() if isinstance(value, Tensor) else value for value in arguments]
-
-    def call(_alive: Sequence[Any] = arguments) -> None:
-        function(*addresses)
-
-    return call
 
 
 def _views(flat: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -98,7 +98,7 @@ def cast(problem: FitProblem, *, dtype: torch.dtype, device: torch.device) -> Fi
             return value.to(device, dtype if value.is_floating_point() else None)
         if isinstance(value, tuple):
             return tuple(map(move, value))
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, FitProblem | Observable):
             return type(value)(*map(move, vars(value).values()))
         return value
 

@@ -241,7 +241,7 @@ def weights_digest(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for parameter in trainable_parameters(model):
         as_bytes = parameter.detach().cpu().contiguous().flatten().view(torch.uint8)
-        digest.update(as_bytes.numpy())
+        digest.update(as_bytes.numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

@@ -57,7 +57,7 @@ def draw_split(split: ProductSplit) -> Figure:
         "inner": ("columns", "rows", None),
     }[split.by]
     sizes = [part.macs / (split.m * split.k * split.n) for part in split.work]
-    top, center = max(m, k), {"ha": "center", "va": "center", "fontsize": 16}
+    top = max(m, k)
     # what stands before each matrix, its shape, the cut, the sizes of its parts, and its name
     matrices = [("", (m, k), a_cut, sizes, "a"), ("@", (k, n), b_cut, sizes, "b")]
     if split.by == "inner" and split.parts > 1:
@@ -69,7 +69,8 @@ def draw_split(split: ProductSplit) -> Figure:
         matrices.append(("=", (m, n), output_cut, sizes, "output"))
     right = -_GAP_SHARE
     for sign, shape, cut, part_sizes, name in matrices:
-        axes.text(right + _GAP_SHARE / 2, top / 2, sign, **center)
+        middle = right + _GAP_SHARE / 2
+        axes.text(middle, top / 2, sign, ha="center", va="center", fontsize=16)
         right = _matrix(axes, right + _GAP_SHARE, top, shape, cut, part_sizes, name)
     axes.set(xlim=(-0.05, right + 0.05), ylim=(-0.25, top + 0.05), aspect="equal")
     axes.set_axis_off()
