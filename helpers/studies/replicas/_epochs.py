@@ -49,7 +49,7 @@ def time_epochs(
     over one sample at a time, without an axis for a batch. ``clock`` is for tests. Raises TypeError
     or ValueError for ``epochs`` that are no integer of at least 1. Lesson 19.
     """
-    epochs = whole_number("epochs", epochs, at_least=1)
+    epochs = whole_number("epochs", epochs)
     loader = DataLoader(dataset, batch_size=None, num_workers=1)
     first_start_s, steps_s = clock(), []
     for _ in range(epochs):

@@ -118,8 +118,9 @@ def make_problem(
     x = torch.logspace(-3, math.log10(0.9), points, dtype=torch.float64)
     quadrature = torch.gradient(x)[0]
     rises, falls = _uniform(generator, (8,), 0.1, 0.6), _uniform(generator, (8,), 1.0, 3.0)
+    rise_and_fall = x**0.5 * (1 - x) ** 3
     bump = torch.zeros(points, 8, dtype=torch.float64)
-    bump[:, 1] = x**0.5 * (1 - x) ** 3
+    bump[:, 1] = rise_and_fall / (rise_and_fall @ quadrature)
     rotation = torch.randn(8, FLAVOURS, generator=generator, dtype=torch.float64) / math.sqrt(8)
     singles = [
         _single(generator, f"one flavour {number}", x, single_data, single_channels)
@@ -135,7 +136,7 @@ def make_problem(
         inputs=torch.stack([2 * x - 1, 1 + 2 * x.log() / math.log(1e3)], dim=1),
         shapes=3 * x[:, None] ** rises * (1 - x[:, None]) ** falls,
         quadrature=quadrature,
-        bump=bump / (quadrature @ bump[:, 1]),
+        bump=bump,
         rotation=rotation,
         observables=(*singles, *pairs),
         positivity=(),
