@@ -123,7 +123,8 @@ def _cell(
     )
     axes.add_patch(block)
     if times:
-        write(axes, *block.get_center(), str(times), size=10)
+        x, y = block.get_center()
+        write(axes, x, y, str(times), size=10)
 
 
 def draw_units(

@@ -238,18 +238,16 @@ def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module])
         members(name, team, "models, each a torch.nn.Module", kind=nn.Module)
         for name, team in (("models", models), ("others", others))
     ]
-    # of each list its weights, and of each weight its shape and the place of its model
-    weights, other_weights = (
-        [weight.detach() for model in team for weight in model.parameters()] for team in teams
-    )
     shapes, other_shapes = (
-        [(place, weight.shape) for place, model in enumerate(team) for weight in model.parameters()]
-        for team in teams
+        [[weight.shape for weight in model.parameters()] for model in team] for team in teams
     )
-    if len(teams[0]) != len(teams[1]) or shapes != other_shapes:
+    if shapes != other_shapes:
         raise ValueError(
             "the two lists do not correspond; give as many models in each, of the same weights"
         )
+    weights, other_weights = (
+        [weight.detach() for model in team for weight in model.parameters()] for team in teams
+    )
     if not weights:
         raise ValueError("these models have no weights to compare; give at least one that has")
     scale = max(float(weight.abs().max()) for weight in weights)
