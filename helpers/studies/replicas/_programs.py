@@ -136,7 +136,8 @@ class SingleTrainer:
         """
         flavoured = problems.flavours(self.prepared.problem, outputs)[..., None]  # (x, 14, 1)
         predictions = torch.cat([observable(flavoured) for observable in self.observables])
-        total = chi2_by_einsum(predictions, data, inverse)[0]
+        residual = predictions.T - data  # (1, n)
+        total = torch.einsum("ri,rij,rj->r", residual, inverse, residual)[0]
         kept = self.conditions if conditions else ()
         return total + sum(violation(condition(flavoured)).sum() for condition in kept)
 
@@ -335,16 +336,16 @@ class Separate(Stacked):
 def _contraction(kind: str, observable: Observable, replicas: int) -> contractions.Contraction:
     if kind != "shared":
         return getattr(contractions, kind)(observable)
-    if not observable.of_pairs:
-        return contractions.pair_product(observable)
-    data, channels, points = observable.table.shape[:3]
-    cheapest = contractions.cheapest_contraction(data, channels, points, replicas=replicas).chosen
-    if cheapest == "pair_product":
-        return contractions.pair_product(observable)
-    gathered = getattr(contractions, cheapest)(observable)
+    way = "pair_product"
+    if observable.of_pairs:
+        sizes = observable.table.shape[:3]  # data, channels, points
+        way = contractions.cheapest_contraction(*sizes, replicas=replicas).chosen
+    contraction = getattr(contractions, way)(observable)
+    if way == "pair_product":
+        return contraction
     # from (14, x, R) to what it takes
-    order = (2, 1, 0) if cheapest == "padded_einsum" else (2, 0, 1)
-    return lambda flavoured: gathered(flavoured.permute(*order).contiguous()).T
+    order = (2, 1, 0) if way == "padded_einsum" else (2, 0, 1)
+    return lambda flavoured: contraction(flavoured.permute(*order).contiguous()).T
 
 
 def _net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
@@ -377,17 +378,9 @@ def stacked_net(
     return hidden
 
 
-def chi2_by_einsum(predictions: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
-    """Return chi2 (R,) of the observables ``predictions`` (n, R) for data (R, n) and inverse
-    covariances (R, n, n).
-    """
-    residual = predictions.T - data
-    return torch.einsum("ri,rij,rj->r", residual, inverse, residual)
-
-
 def chi2_by_bmm(predictions: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
-    """Return the result of :func:`chi2_by_einsum`, by a batched product: of rows, which is faster
-    than of columns.
+    """Return chi2 (R,) of the observables ``predictions`` (n, R) for data (R, n) and inverse
+    covariances (R, n, n), by a batched product: of rows, which is faster than of columns.
     """
     residual = predictions.T - data
     # (R, 1, n) @ (R, n, n)

@@ -123,11 +123,8 @@ def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
     return float(np.abs(np.roots(coefficients)).max())
 
 
-def descend_quadratic(
-    curvature: float, *, rate: float, delay: int, steps: int, start: float = 1.0
-) -> list[float]:
-    """Return w[0] to w[``steps``] of delayed descent at ``rate`` on ``curvature * w^2 / 2``,
-    started at ``start``.
+def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int) -> list[float]:
+    """Return w[0] = 1 to w[``steps``] of delayed descent at ``rate`` on ``curvature * w^2 / 2``.
 
     >>> descend_quadratic(1.0, rate=0.5, delay=1, steps=3)
     [1.0, 1.0, 0.5, 0.0]
@@ -138,7 +135,7 @@ def descend_quadratic(
     curvature, rate = number("curvature", curvature, above=0), number("rate", rate, above=0)
     delay = whole_number("delay", delay, at_least=0)
     steps = whole_number("steps", steps, at_most=_MOST_STEPS)
-    path = [number("start", start)]
+    path = [1.0]
     for step in range(steps):
         slope = curvature * path[step - delay] if step >= delay else 0.0
         path.append(path[-1] - rate * slope)

@@ -134,11 +134,10 @@ def test_delayed_training_of_least_squares_follows_the_path_of_its_quadratic():
     run = updates.train_stale(
         problem.model(), problem.examples, steps=30, batch_size=None, **settings
     )
-    distances = updates.descend_quadratic(
-        1.0, steps=30, start=-float(problem.optimum[0]), **settings
-    )
+    start = -float(problem.optimum[0])
+    distances = updates.descend_quadratic(1.0, steps=30, **settings)
     assert run.losses == pytest.approx(
-        [distance**2 / 2 for distance in distances[:30]], rel=1e-9, abs=1e-15
+        [(start * distance) ** 2 / 2 for distance in distances[:30]], rel=1e-9, abs=1e-15
     )
 
 
