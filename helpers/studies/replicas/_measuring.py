@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,9 +25,7 @@ from helpers.studies.sgd_parallelism import _stacking as stacking
 
 # of the programs that are timed, in float32; the tests have 30 steps in float64
 _STEPS, _AGREE = 3, 1e-4
-_POINTS = 50  # inputs of the small nets
-
-Step = Callable[[], Tensor]
+_RATE = 2e-3
 
 
 class ReplicaLadder(Record):
@@ -73,31 +71,40 @@ def _has_compiler() -> bool:
 def measure_ladder(
     problem: FitProblem,
     *,
-    replicas: int,
-    ways: Sequence[str],
-    budget_s: float,
+    replicas: int = 100,
+    ways: Sequence[str] | None = None,
+    budget_s: float = 30.0,
     device: str | torch.device = "cpu",
     clock: Callable[[], float] = time.perf_counter,
 ) -> ReplicaLadder:
     """Return the time of a step of ``replicas`` of ``problem`` in float32 in each of ``ways``, the
     first the base.
 
-    A sequential step is one of each replica in turn. They are timed on ``device`` for ``budget_s``
-    seconds together by ``clock``. Each program first takes three steps, whose losses must be those
-    of sequential fits to 1e-4: RuntimeError where they are not, and nothing is timed. Raises
-    TypeError or ValueError for what is not accepted. Lesson 19.
+    The ways are by default :func:`default_ways`. A sequential step is one of each replica in turn.
+    They are timed on ``device`` for ``budget_s`` seconds together; ``clock`` is for tests. Each
+    program first takes three steps, whose losses must be those of sequential fits to 1e-4:
+    RuntimeError where they are not, and nothing is timed. Raises TypeError or ValueError for what
+    is not accepted. Lesson 19.
     """
-    names = members("ways", ways, "ways", kind=str)
+    names = default_ways(device) if ways is None else members("ways", ways, "ways", kind=str)
     for name in names:
         choice("way", name, training.WAYS)
-    prepared = programs.prepare(problem, replicas=replicas, device=device)
-    rungs = {name: training.PROGRAMS[name](prepared) for name in names}
-    losses = {name: _first_losses(program) for name, program in rungs.items()}
-    expected = _first_losses(programs.Sequential(prepared))
-    _refuse_wrong(losses, expected, right="those of sequential fits")
+    prepared, _ = training.prepare_replicas(problem, replicas=replicas, device=device)
+    sequential = programs.Sequential(prepared)
+    sequential.run(_STEPS)
+    expected = sequential.result(_STEPS)["losses"]
+    runs, errors = {}, {}
+    for name in names:
+        program = training.PROGRAMS[name](prepared)
+        program.run(_STEPS)
+        errors[name] = float(((program.result(_STEPS)["losses"] - expected) / expected).abs().max())
+        runs[name] = program.step
+    ladders.refuse_wrong(
+        errors, allowed=_AGREE, what="the losses", right="those of sequential fits"
+    )
     return ladders.climb(
         ReplicaLadder,
-        {name: program.step for name, program in rungs.items()},
+        runs,
         device=torch.device(device).type,
         budget_s=budget_s,
         clock=clock,
@@ -106,43 +113,45 @@ def measure_ladder(
     )
 
 
-def _first_losses(program: Any) -> Tensor:
-    """Return the training losses (3, R) of a program's first three steps."""
-    for _ in range(_STEPS):
-        program.step()
-    losses, *_ = program.result()
-    return losses
-
-
-def _refuse_wrong(losses: Mapping[str, Tensor], expected: Tensor, *, right: str) -> None:
-    errors = {
-        name: float(((found - expected) / expected).abs().max()) for name, found in losses.items()
-    }
-    ladders.refuse_wrong(errors, allowed=_AGREE, what="the losses", right=right)
-
-
 def measure_small_nets(
-    *, replicas: int, budget_s: float, clock: Callable[[], float] = time.perf_counter
+    *,
+    replicas: int = 100,
+    points: int = 50,
+    budget_s: float = 10.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> ReplicaLadder:
     """Return the time of a training step of ``replicas`` small nets without the fit, each with its
     own 8 targets.
 
     "loop" has a net and torch's Adam for each; "vmap" maps the one net's loss, "stacked" writes the
-    products batched, both with a fused Adam of the whole stack. On the CPU in float32, on 50
-    inputs, for ``budget_s`` seconds together by ``clock``; the loss is the mean squared error.
-    Three steps must agree to 1e-4 before anything is timed, as in :func:`measure_ladder`.
+    products batched, both with a fused Adam of the whole stack. On the CPU in float32, on
+    ``points`` inputs, for ``budget_s`` seconds together (``clock`` is for tests); the loss is the
+    mean squared error. Three steps must agree to 1e-4 before anything is timed, as in
+    :func:`measure_ladder`.
     """
-    replicas = whole_number("replicas", replicas)
+    replicas, points = (
+        whole_number("replicas", replicas, at_least=1),
+        whole_number("points", points, at_least=2),
+    )
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.rand(_POINTS, 2, generator=generator) * 2 - 1
-    targets = torch.randn(replicas, _POINTS, problems.WIDTHS[-1], generator=generator)
-    makers = {"loop": _make_loop, "vmap": _make_mapped, "stacked": _make_stacked}
-    rungs = {name: make(inputs, targets) for name, make in makers.items()}
-    losses = {name: torch.stack([step() for _ in range(_STEPS)]) for name, step in rungs.items()}
-    _refuse_wrong(losses, losses["loop"], right="those of the loop")
+    inputs = torch.rand(points, 2, generator=generator) * 2 - 1
+    targets = torch.randn(replicas, points, problems.WIDTHS[-1], generator=generator)
+    makers: dict[str, type[_Loop] | type[_Stacked]] = {
+        "loop": _Loop,
+        "vmap": _Mapped,
+        "stacked": _Stacked,
+    }
+    nets = {name: make(inputs, targets) for name, make in makers.items()}
+    losses = {name: torch.stack([net.step() for _ in range(_STEPS)]) for name, net in nets.items()}
+    errors = {
+        name: float(((net_losses - losses["loop"]) / losses["loop"]).abs().max())
+        for name, net_losses in losses.items()
+    }
+    ladders.refuse_wrong(errors, allowed=_AGREE, what="the losses", right="those of the loop")
+    runs = {name: net.step for name, net in nets.items()}
     return ladders.climb(
         ReplicaLadder,
-        rungs,
+        runs,
         device="cpu",
         budget_s=budget_s,
         clock=clock,
@@ -151,69 +160,68 @@ def measure_small_nets(
     )
 
 
-def _make_loop(inputs: Tensor, targets: Tensor) -> Step:
-    """Return a step of a net and an optimizer a replica, one after another."""
-    nets = _nets(len(targets))
-    optimizers = [torch.optim.Adam(net.parameters(), lr=programs.RATE) for net in nets]
+class _Loop:
+    """A net and an optimizer a replica, one after another."""
 
-    def step() -> Tensor:
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+        self.nets = [problems.net_of(seed).float() for seed in range(len(targets))]
+        self.optimizers = [torch.optim.Adam(net.parameters(), lr=_RATE) for net in self.nets]
+
+    def step(self) -> Tensor:
+        """Take one step of each; return the losses (R,)."""
         losses = []
-        for net, optimizer, own_targets in zip(nets, optimizers, targets, strict=True):
-            loss = nn.functional.mse_loss(net(inputs), own_targets)
+        for net, optimizer, targets in zip(self.nets, self.optimizers, self.targets, strict=True):
+            loss = nn.functional.mse_loss(net(self.inputs), targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             losses.append(loss.detach())
         return torch.stack(losses)
 
-    return step
 
+class _Stacked:
+    """All nets in one, by batched products."""
 
-def _make_stacked(inputs: Tensor, targets: Tensor) -> Step:
-    """Return a step of all nets in one, by batched products."""
-    stacked = stacking.stack_weights(_nets(len(targets))).values()
-    weights = [weight.requires_grad_() for weight in stacked]
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs, self.targets = inputs, targets
+        nets = [problems.net_of(seed).float() for seed in range(len(targets))]
+        self.template, self.weights = nets[0], stacking.stack_weights(nets)
+        for weight in self.weights.values():
+            weight.requires_grad_()
+        self.optimizer = torch.optim.Adam(self.weights.values(), lr=_RATE, fused=True)
 
-    def evaluate() -> tuple[Tensor, Sequence[Tensor]]:
-        outputs = programs.stacked_net(weights, inputs)
-        losses = (outputs - targets).square().mean((1, 2))  # (R,), of (R, points, 8)
-        return losses.detach(), torch.autograd.grad(losses.sum(), weights)
-
-    return _with_adam(weights, evaluate)
-
-
-def _make_mapped(inputs: Tensor, targets: Tensor) -> Step:
-    """Return a step of all nets in one, by ``torch.vmap`` of the one's loss."""
-    nets = _nets(len(targets))
-    weights = stacking.stack_weights(nets)
-
-    def loss(weights: dict[str, Tensor], targets: Tensor) -> Tensor:
-        return nn.functional.mse_loss(functional_call(nets[0], weights, (inputs,)), targets)
-
-    gradients_of = vmap(grad_and_value(loss))
-
-    def evaluate() -> tuple[Tensor, Sequence[Tensor]]:
-        gradients, losses = gradients_of(weights, targets)
-        return losses, list(gradients.values())
-
-    return _with_adam(list(weights.values()), evaluate)
-
-
-def _with_adam(
-    weights: list[Tensor], evaluate: Callable[[], tuple[Tensor, Sequence[Tensor]]]
-) -> Step:
-    """Return a step that moves the stacked ``weights`` by the gradients beside the losses (R,)."""
-    optimizer = torch.optim.Adam(weights, lr=programs.RATE, fused=True)
-
-    def step() -> Tensor:
-        losses, gradients = evaluate()
-        for weight, gradient in zip(weights, gradients, strict=True):
+    def step(self) -> Tensor:
+        """Take one step of all; return the losses (R,)."""
+        losses, gradients = self.evaluate()
+        for weight, gradient in zip(self.weights.values(), gradients, strict=True):
             weight.grad = gradient.contiguous()
-        optimizer.step()
-        return losses
+        self.optimizer.step()
+        return losses.detach()
 
-    return step
+    def evaluate(self) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the losses (R,) and each one's gradient."""
+        outputs = programs.stacked_net(list(self.weights.values()), self.inputs)
+        losses = (outputs - self.targets).square().mean((1, 2))  # (R,), of (R, points, 8)
+        return losses, torch.autograd.grad(losses.sum(), list(self.weights.values()))
 
 
-def _nets(count: int) -> list[nn.Sequential]:
-    return [problems.net_of(seed).float() for seed in range(count)]
+class _Mapped(_Stacked):
+    """All nets in one, by ``torch.vmap`` of the one's loss."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        super().__init__(inputs, targets)
+
+        def loss(weights: dict[str, Any], targets: Tensor) -> Tensor:
+            return nn.functional.mse_loss(
+                functional_call(self.template, weights, (inputs,)), targets
+            )
+
+        self.gradients_of = vmap(grad_and_value(loss))
+
+    def evaluate(self) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the losses (R,) and each one's gradient, of the mapped program."""
+        gradients, losses = self.gradients_of(
+            {name: weight.detach() for name, weight in self.weights.items()}, self.targets
+        )
+        return losses, [gradients[name] for name in self.weights]

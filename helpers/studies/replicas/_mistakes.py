@@ -4,8 +4,8 @@ clipping in two ways.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,39 +55,39 @@ class _Fits:
     def __init__(self, clip_each: ClipEach) -> None:
         self.clip_each = clip_each
         generator = torch.Generator().manual_seed(10)
-        draw = functools.partial(torch.randn, generator=generator, dtype=torch.float64)
+        double: dict[str, Any] = {"dtype": torch.float64, "generator": generator}
         self.inputs = problems.make_problem().inputs
         points = len(self.inputs)
         with torch.no_grad():
-            self.data = problems.net_of(100)(self.inputs) + 0.3 * draw(4, points, 8)
+            self.data = problems.net_of(100)(self.inputs) + 0.3 * torch.randn(
+                4, points, 8, **double
+            )
         self.data[3] *= 5
-        shared = 0.3 * draw(points, 3)
+        shared = 0.3 * torch.randn(points, 3, **double)
         covariance = shared @ shared.T + 0.1 * torch.eye(points, dtype=torch.float64)
-        masks = [torch.randperm(points, generator=generator) < 0.75 * points for _ in range(4)]
+        masks = torch.stack(
+            [torch.randperm(points, generator=generator) < 0.75 * points for _ in range(4)]
+        )
         self.inverses = torch.stack([problems.inverse_of(covariance, mask) for mask in masks])
         stacked = stacking.stack_weights([problems.net_of(seed) for seed in range(4)])
-        self.weight_masks = [torch.ones_like(weight) for weight in stacked.values()]
-        for mask, size in zip(self.weight_masks, _NARROW, strict=False):
-            mask[2, size:] = 0
+        self.weights = [weight.clone() for weight in stacked.values()]
+        for index, size in enumerate(_NARROW):
+            self.weights[index][2, size:] = 0
+        self.weights[2][2, :, _NARROW[0] :] = self.weights[4][2, :, _NARROW[2] :] = 0
+        self.weight_masks = [torch.ones_like(weight) for weight in self.weights]
+        for index, size in enumerate(_NARROW):
+            self.weight_masks[index][2, size:] = 0
         self.weight_masks[2][2, :, _NARROW[0] :] = self.weight_masks[4][2, :, _NARROW[2] :] = 0
-        self.weights = [
-            weight * mask for weight, mask in zip(stacked.values(), self.weight_masks, strict=True)
-        ]
 
     def train(self, mistake: str) -> Tensor:
         """Return the outputs (4, x, 8) after the training."""
         weights = [weight.clone() for weight in self.weights]
-        adam = torch.optim.Adam(weights, lr=_RATE)
+        rates = torch.full((4,), _RATE, dtype=torch.float64)
+        adam = stacking.StackedOptimizer(weights, rates, ["adam"] * 4)
         for step in range(1, _STEPS + 1):
             active = torch.tensor([True, step <= _STOPS_AFTER, True, True])
-            before = [weight.clone() for weight in weights]
             gradients = self.gradients(mistake, weights, active)
-            for weight, gradient in zip(weights, gradients, strict=True):
-                weight.grad = gradient
-            adam.step()
-            if mistake != "weight 0":  # the update of what has stopped is left out
-                for weight, old in zip(weights, before, strict=True):
-                    weight[~active] = old[~active]
+            adam.step(gradients, None if mistake == "weight 0" else active)
         return self.outputs(weights)
 
     def outputs(self, weights: Sequence[Tensor]) -> Tensor:
@@ -97,8 +97,11 @@ class _Fits:
     def gradients(self, mistake: str, weights: Sequence[Tensor], active: Tensor) -> list[Tensor]:
         """Return the clipped gradients of one step, with the mistake if it is about them."""
         leaves = [weight.detach().requires_grad_() for weight in weights]
-        is_shared = mistake == "one covariance"
-        inverses = self.inverses[[0] * 4] if is_shared else self.inverses
+        inverses = (
+            self.inverses[:1].expand_as(self.inverses)
+            if mistake == "one covariance"
+            else self.inverses
+        )
         residual = self.outputs(leaves) - self.data  # (4, x, 8)
         chi2 = torch.einsum("rxo,rxy,ryo->r", residual, inverses, residual)
         if mistake == "weight 0":
@@ -106,12 +109,16 @@ class _Fits:
         total = chi2.mean() if mistake == "a mean" else chi2.sum()
         gradients = list(torch.autograd.grad(total, leaves))
         if mistake != "padding free":
-            pairs = zip(gradients, self.weight_masks, strict=True)
-            gradients = [gradient * mask for gradient, mask in pairs]
-        if mistake != "one norm":
-            return list(self.clip_each(gradients, _LIMIT))
-        joined = self.clip_each([gradient.flatten()[None] for gradient in gradients], _LIMIT)
-        return [flat.view_as(gradient) for flat, gradient in zip(joined, gradients, strict=True)]
+            gradients = [
+                gradient * weight_mask
+                for gradient, weight_mask in zip(gradients, self.weight_masks, strict=True)
+            ]
+        if mistake == "one norm":
+            joined = self.clip_each([gradient.flatten()[None] for gradient in gradients], _LIMIT)
+            return [
+                flat.view_as(gradient) for flat, gradient in zip(joined, gradients, strict=True)
+            ]
+        return list(self.clip_each(gradients, _LIMIT))
 
 
 def median_losses(norm: str, *, replicas: int = 100, steps: int = 100) -> list[float]:
@@ -125,20 +132,25 @@ def median_losses(norm: str, *, replicas: int = 100, steps: int = 100) -> list[f
     that are no integers of at least 1. Lesson 19.
     """
     choice("norm", norm, ("own", "stack"))
-    replicas, steps = whole_number("replicas", replicas), whole_number("steps", steps)
+    replicas, steps = (
+        whole_number("replicas", replicas, at_least=1),
+        whole_number("steps", steps, at_least=1),
+    )
     generator = torch.Generator().manual_seed(1)
     inputs = problems.make_problem().inputs.float()
     with torch.no_grad():
-        noise = 0.1 * torch.randn(replicas, len(inputs), 8, generator=generator)
-        targets = problems.net_of(1000).float()(inputs) + noise
+        targets = problems.net_of(1000).float()(inputs) + 0.1 * torch.randn(
+            replicas, len(inputs), 8, generator=generator
+        )
     stacked = stacking.stack_weights([problems.net_of(seed).float() for seed in range(replicas)])
     weights = [weight.requires_grad_() for weight in stacked.values()]
     nadam, medians = torch.optim.NAdam(weights, lr=_NADAM_RATE, eps=_EPSILON), []
     for _ in range(steps):
         losses = (programs.stacked_net(weights, inputs) - targets).square().mean((1, 2))
         medians.append(losses.median().item())
-        gradients = torch.autograd.grad(losses.sum(), weights)
-        for weight, gradient in zip(weights, gradients, strict=True):
+        for weight, gradient in zip(
+            weights, torch.autograd.grad(losses.sum(), weights), strict=True
+        ):
             # (R, numbers of a replica), or all numbers in one row
             flat = gradient.flatten(int(norm == "own"))
             norms = flat.norm(dim=-1, keepdim=True)

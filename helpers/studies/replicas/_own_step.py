@@ -34,8 +34,8 @@ void evaluate(int64_t replicas, int64_t points, int64_t used, int64_t singles, i
     const int64_t* starts, const void* weights, void* hidden, void* flavours, void* half,
     void* values, void* slopes, void* residual, void* losses, void* validation, void* gradients)"""
 _UPDATE = """\
-void update(int64_t replicas, int64_t step, double rate, const void* gradients,
-    void* means, void* squares, void* weights)"""
+void update(int64_t replicas, int64_t step, const void* gradients, const void* rates,
+    const int64_t* adam, void* means, void* squares, void* weights)"""
 
 
 @functools.cache
@@ -58,7 +58,6 @@ class OwnStep(programs.BatchedTrainer):
     """
 
     def __init__(self, prepared: programs.Prepared) -> None:
-        super().__init__(prepared)
         problem, like = prepared.problem, prepared.data
         if like.device.type != "cpu":
             raise ValueError(
@@ -131,10 +130,8 @@ class OwnStep(programs.BatchedTrainer):
             *self.results,
         ]
         self.call = bind_call(library.function(_EVALUATE).raw, arguments)
-        self.named = _views(flat, prepared.weights)
-        self.move = library.function(_UPDATE).raw
-        self.state = torch.zeros_like(flat), torch.zeros_like(flat), flat  # means, squares, weights
-        self.steps = 0
+        named = _views(flat, prepared.weights)
+        self.begin(prepared, named, [flat], functools.partial(Update, library))
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return losses and gradients; they stay in one place, and the next step writes over
@@ -144,11 +141,27 @@ class OwnStep(programs.BatchedTrainer):
         training, validation, gradients = self.results
         return training, validation, [gradients]
 
-    def update(self, gradients: Sequence[Tensor]) -> None:
-        """Move the weights by Adam in one call."""
+
+class Update:
+    """Adam or SGD on all replicas in one call, each at its own rate, as
+    :class:`StackedOptimizer` does.
+    """
+
+    def __init__(
+        self, library: native.Library, weights: list[Tensor], rates: Tensor, kinds: Sequence[str]
+    ) -> None:
+        self.function, self.rates = library.function(_UPDATE).raw, rates
+        self.adam = torch.tensor([int(kind == "adam") for kind in kinds])
+        (flat,) = weights
+        self.state = torch.zeros_like(flat), torch.zeros_like(flat), flat  # means, squares, weights
+        self.steps = 0
+
+    def step(self, gradients: Sequence[Tensor], active: Tensor | None = None) -> None:
+        """Move every replica that is ``active``."""
         self.steps += 1
-        addresses = [tensor.data_ptr() for tensor in (*gradients, *self.state)]
-        self.move(len(self.state[-1]), self.steps, programs.RATE, *addresses)
+        rates = self.rates if active is None else self.rates * active
+        tensors = (gradients[0], rates, self.adam, *self.state)
+        self.function(len(rates), self.steps, *(tensor.data_ptr() for tensor in tensors))
 
 
 def _views(flat: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -7,23 +7,21 @@ Losses are those of the weights before a step's update, training and validation 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
-from helpers.checks import one_of, whole_number
 from helpers.studies.replicas import _contractions as contractions, _problem as problems
 from helpers.studies.replicas._problem import FitProblem, Observable
-
-RATE = 2e-3  # of Adam
-
-_MOST_REPLICAS = 10**5
+from helpers.studies.sgd_parallelism import _stacking as stacking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,37 +38,34 @@ class Prepared:
     masks: Tensor
     training: Tensor
     validation: Tensor
+    settings: stacking.Settings
 
     def only(self, replica: int) -> Prepared:
         """Return the same of one replica."""
         row = slice(replica, replica + 1)
-        return Prepared(
-            self.problem,
-            {name: weight[row] for name, weight in self.weights.items()},
-            self.data[row],
-            self.masks[row],
-            self.training[row],
-            self.validation[row],
+        return dataclasses.replace(
+            self,
+            weights={name: weight[row] for name, weight in self.weights.items()},
+            data=self.data[row],
+            masks=self.masks[row],
+            training=self.training[row],
+            validation=self.validation[row],
+            settings=stacking.Settings(*(values and values[row] for values in self.settings)),
         )
 
 
 def prepare(
     problem: FitProblem,
+    seeds: Sequence[int],
+    masks: Tensor | None,
+    settings: stacking.Settings,
     *,
-    replicas: int,
-    dtype: torch.dtype = torch.float32,
-    device: str | torch.device = "cpu",
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> Prepared:
-    """Return the starts of the replicas, from which every program begins: computed in float64, then
-    cast.
-    """
-    one_of("problem", problem, FitProblem, "what make_problem returns")
-    replicas = whole_number("replicas", replicas, at_most=_MOST_REPLICAS)
-    if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype={dtype} is not accepted; give torch.float32 or torch.float64")
-    device = torch.device(device)
-    starts = [problems.start_of(problem, seed) for seed in range(replicas)]
-    masks = torch.stack([start.mask for start in starts])
+    """Return the starts of the replicas with these seeds: computed in float64, then cast."""
+    starts = [problems.start_of(problem, seed) for seed in seeds]
+    chosen = torch.stack([start.mask for start in starts]) if masks is None else masks.cpu()
 
     def inverses(masks: Tensor) -> Tensor:
         return torch.stack(
@@ -84,9 +79,10 @@ def prepare(
             for name in starts[0].weights
         },
         data=torch.stack([start.data for start in starts]).to(device, dtype),
-        masks=masks.to(device),
-        training=inverses(masks),
-        validation=inverses(~masks),
+        masks=chosen.to(device),
+        training=inverses(chosen),
+        validation=inverses(~chosen),
+        settings=settings,
     )
 
 
@@ -121,14 +117,18 @@ class SingleTrainer:
     """
 
     def __init__(self, prepared: Prepared) -> None:
-        self.prepared = prepared
+        self.prepared, self.settings = prepared, prepared.settings
         self.net = problems.net_of(0).to(prepared.data)
         self.net.load_state_dict({name: weight[0] for name, weight in prepared.weights.items()})
         problem = prepared.problem
         self.observables = [contractions.boolean_mask(each) for each in problem.observables]
         self.conditions = [contractions.boolean_mask(each) for each in problem.positivity]
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=RATE)
-        self.losses: list[tuple[float, float]] = []  # of training and of validation
+        kind = stacking.OPTIMIZERS[self.settings.optimizers[0]]
+        self.optimizer = kind(self.net.parameters(), lr=self.settings.rates[0])
+        self.losses: list[float] = []
+        self.validation_losses: list[float] = []
+        self.steps_taken, self.stopped = 0, False
+        self.best, self.lowest, self.waited = self.net.state_dict(), math.inf, 0
 
     def loss(self, outputs: Tensor, data: Tensor, inverse: Tensor, *, conditions: bool) -> Tensor:
         """Return chi2 of the ``outputs`` (x, 8) for those of the ``data`` (1, n) that ``inverse``
@@ -142,20 +142,31 @@ class SingleTrainer:
         return total + sum(violation(condition(flavoured)).sum() for condition in kept)
 
     def step(self) -> None:
-        """Take one step."""
-        prepared, inputs = self.prepared, self.prepared.problem.inputs
-        training = self.loss(self.net(inputs), prepared.data, prepared.training, conditions=True)
+        """Take one step, unless the replica has stopped."""
+        if self.stopped:
+            return
+        inputs, data = self.prepared.problem.inputs, self.prepared.data
+        training = self.loss(self.net(inputs), data, self.prepared.training, conditions=True)
         with torch.no_grad():
             validation = self.loss(
-                self.net(inputs), prepared.data, prepared.validation, conditions=False
-            )
-        self.losses.append((training.item(), validation.item()))
+                self.net(inputs), data, self.prepared.validation, conditions=False
+            ).item()
+        self.losses.append(training.item())
+        self.validation_losses.append(validation)
+        if self.settings.patience is not None:
+            self.waited += 1
+            if validation < self.lowest:
+                self.best = copy.deepcopy(self.net.state_dict())
+                self.lowest, self.waited = validation, 0
+            if self.waited >= self.settings.patience[0]:
+                self.stopped = True
+                return
         self.optimizer.zero_grad()
         training.backward()
+        if self.settings.clip_norms is not None:
+            nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.clip_norms[0])
         self.optimizer.step()
-
-
-Result = tuple[Tensor, Tensor, dict[str, Tensor]]
+        self.steps_taken += 1
 
 
 class Sequential:
@@ -170,12 +181,29 @@ class Sequential:
         for fit in self.fits:
             fit.step()
 
-    def result(self) -> Result:
-        """Return both losses (steps, R) and the weights (R, ...)."""
-        losses = self.like.new_tensor([fit.losses for fit in self.fits])  # (R, steps, 2)
-        states = [fit.net.state_dict() for fit in self.fits]
-        weights = {name: torch.stack([state[name] for state in states]) for name in states[0]}
-        return losses[..., 0].T, losses[..., 1].T, weights
+    def run(self, steps: int) -> None:
+        """Train one replica to its end, then the next."""
+        for fit in self.fits:
+            for _ in range(steps):
+                fit.step()
+
+    def result(self, steps: int) -> dict[str, Any]:
+        """Return the fields of :class:`ReplicaRun` that the training decides."""
+
+        def columns(name: str) -> Tensor:
+            lists = [getattr(fit, name) for fit in self.fits]
+            padded = [values + [math.nan] * (steps - len(values)) for values in lists]
+            return self.like.new_tensor(padded).T.contiguous()
+
+        states = [
+            fit.net.state_dict() if fit.settings.patience is None else fit.best for fit in self.fits
+        ]
+        return {
+            "losses": columns("losses"),
+            "validation_losses": columns("validation_losses"),
+            "weights": {name: torch.stack([state[name] for state in states]) for name in states[0]},
+            "steps_taken": torch.tensor([fit.steps_taken for fit in self.fits]),
+        }
 
 
 # All replicas in one program.
@@ -185,13 +213,29 @@ class BatchedTrainer:
     """A program for all replicas at once; ``evaluate`` differs from program to program."""
 
     def __init__(self, prepared: Prepared, *, fused: bool = False) -> None:
-        self.prepared = prepared
-        self.named = {name: weight.clone() for name, weight in prepared.weights.items()}
-        self.weights = list(self.named.values())
-        # the same memory: the weights that are differentiated never hold a gradient
-        self.moved = [weight.detach() for weight in self.weights]
-        self.optimizer = torch.optim.Adam(self.moved, lr=RATE, fused=fused)
-        self.losses: list[Tensor] = []  # (2, R) each, of training and of validation
+        named = {name: weight.clone() for name, weight in prepared.weights.items()}
+        optimizer = functools.partial(stacking.StackedOptimizer, fused=fused)
+        self.begin(prepared, named, list(named.values()), optimizer)
+
+    def begin(
+        self,
+        prepared: Prepared,
+        named: dict[str, Tensor],
+        weights: list[Tensor],
+        optimizer: Callable[..., Any],
+    ) -> None:
+        """Make what a step needs beside the losses; ``weights`` are what the ``optimizer`` moves,
+        ``named`` what comes back.
+        """
+        self.prepared, self.named, self.weights = prepared, named, weights
+        rates, optimizers, norms, patience = prepared.settings
+        like = prepared.data
+        self.optimizer = optimizer(weights, like.new_tensor(rates), optimizers)
+        self.norms = None if norms is None else like.new_tensor(norms)
+        self.stopping = None
+        if patience is not None:
+            self.stopping = stacking.Stopping(weights, torch.tensor(patience, device=like.device))
+        self.losses: list[Tensor] = []  # (2, R) each: of training and of validation
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return training and validation losses (R,), and the gradient of each replica's training
@@ -200,22 +244,41 @@ class BatchedTrainer:
         raise NotImplementedError
 
     def step(self) -> None:
-        """Take one step of every replica."""
+        """Take one step of every replica that has not stopped."""
         training, validation, gradients = self.evaluate()
-        self.losses.append(torch.stack([training.detach(), validation.detach()]))
-        self.update(gradients)
+        losses, active = torch.stack([training.detach(), validation.detach()]), None
+        if self.stopping is not None:
+            losses = torch.where(self.stopping.active, losses, math.nan)
+            self.stopping.look(losses[1])
+            active = self.stopping.active
+        self.losses.append(losses)
+        if self.norms is not None:
+            stacking.clip_each(gradients, self.norms)
+        self.optimizer.step(gradients, active)
 
-    def update(self, gradients: Sequence[Tensor]) -> None:
-        """Move the weights by one step of Adam, which looks at each number alone."""
-        for weight, gradient in zip(self.moved, gradients, strict=True):
-            weight.grad = gradient.contiguous()  # the fused kernel reads it as it lies in memory
-        self.optimizer.step()
+    def run(self, steps: int) -> None:
+        """Take up to ``steps`` steps, until every replica has stopped."""
+        for _ in range(steps):
+            self.step()
+            if self.stopping is not None and not self.stopping.active.any():
+                return
 
-    def result(self) -> Result:
-        """Return both losses (steps, R) and the weights (R, ...)."""
-        training, validation = torch.stack(self.losses, dim=1)
-        weights = {name: weight.detach().clone() for name, weight in self.named.items()}
-        return training, validation, weights
+    def result(self, steps: int) -> dict[str, Any]:
+        """Return the fields of :class:`ReplicaRun` that the training decides."""
+        taken = torch.stack(self.losses)
+        losses = taken.new_full((steps, *taken.shape[1:]), math.nan)
+        losses[: len(taken)] = taken
+        steps_taken = torch.full((taken.shape[2],), steps)
+        if self.stopping is not None:
+            steps_taken = self.stopping.steps_taken.cpu()
+            for weight, best in zip(self.weights, self.stopping.best, strict=True):
+                weight.detach().copy_(best)
+        return {
+            "losses": losses[:, 0],
+            "validation_losses": losses[:, 1],
+            "steps_taken": steps_taken,
+            "weights": {name: weight.detach().clone() for name, weight in self.named.items()},
+        }
 
 
 class Stacked(BatchedTrainer):
@@ -232,8 +295,7 @@ class Stacked(BatchedTrainer):
     ) -> None:
         super().__init__(prepared, fused=fused)
         problem = prepared.problem
-        self.kind = kind
-        self.learned = [weight.requires_grad_() for weight in self.weights]
+        self.kind, self.learned = kind, self.weights
         self.observables, self.conditions = (
             [_contraction(kind, observable, len(prepared.data)) for observable in group]
             for group in (problem.observables, problem.positivity)
@@ -246,6 +308,8 @@ class Stacked(BatchedTrainer):
         """Return losses and gradients by autograd: the gradient of the losses' sum is every
         replica's own.
         """
+        for weight in self.learned:
+            weight.requires_grad_()
         if self.kind == "shared":
             training, validation = self.both(self.learned)
         else:
@@ -315,7 +379,7 @@ class Separate(Stacked):
     def __init__(self, prepared: Prepared, kind: str, *, fused: bool = False) -> None:
         super().__init__(prepared, kind, fused=fused)
         self.learned = [
-            weight[replica].detach().requires_grad_()
+            weight[replica].detach()
             for replica in range(len(prepared.data))
             for weight in self.weights
         ]

@@ -1,5 +1,5 @@
 // One training step of all replicas of a fit, as helpers.studies.replicas trains them: forward, both losses, backward,
-// and the update by Adam. REAL is float or double.
+// and the update by Adam or SGD. REAL is float or double.
 //
 // x-points lie on the lanes of a Vector, so points is a multiple of 2 LANES here, padded with zeros. A replica's 763
 // weights and its activations fit the first cache; a table's tile is loaded once and meets all replicas while it is there.
@@ -348,15 +348,23 @@ extern "C" void evaluate(int64_t replicas, int64_t points, int64_t used, int64_t
                      gradients + r * WEIGHTS);
 }
 
-// torch's Adam.
-extern "C" void update(int64_t replicas, int64_t step, double rate, const REAL* gradients,
+// torch's update of each replica by its own rate, 0 for one that stands still: Adam where adam[r], else SGD.
+extern "C" void update(int64_t replicas, int64_t step, const REAL* gradients, const REAL* rates, const int64_t* adam,
                        REAL* means, REAL* squares, REAL* weights) {
     const double mean_left = 1 - std::pow(0.9, double(step)), square_left = 1 - std::pow(0.999, double(step));
     const REAL keep_square = REAL(0.999), take = REAL(1 - 0.9), take_square = REAL(1 - 0.999), root = REAL(std::sqrt(square_left)), epsilon = REAL(1e-8);
-    const REAL scaled = REAL(REAL(rate) / mean_left);
-    for (int64_t i = 0; i < replicas * WEIGHTS; ++i) {
-        means[i] += take * (gradients[i] - means[i]);
-        squares[i] = keep_square * squares[i] + take_square * gradients[i] * gradients[i];
-        weights[i] -= scaled * means[i] / (std::sqrt(squares[i]) / root + epsilon);
+    for (int64_t r = 0; r < replicas; ++r) {
+        const REAL* slope = gradients + r * WEIGHTS;
+        REAL *mean = means + r * WEIGHTS, *square = squares + r * WEIGHTS, *w = weights + r * WEIGHTS;
+        const REAL rate = rates[r], scaled = REAL(rates[r] / mean_left);
+        if (!adam[r]) {
+            for (int64_t i = 0; i < WEIGHTS; ++i) w[i] -= rate * slope[i];
+            continue;
+        }
+        for (int64_t i = 0; i < WEIGHTS; ++i) {
+            mean[i] += take * (slope[i] - mean[i]);
+            square[i] = keep_square * square[i] + take_square * slope[i] * slope[i];
+            w[i] -= scaled * mean[i] / (std::sqrt(square[i]) / root + epsilon);
+        }
     }
 }

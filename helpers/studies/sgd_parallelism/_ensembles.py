@@ -23,7 +23,7 @@ from helpers.results import Record, derived
 from helpers.studies.data_parallel._execution import RankPool
 from helpers.studies.sgd_parallelism import _problems as problems
 from helpers.studies.sgd_parallelism._problems import Examples
-from helpers.studies.sgd_parallelism._stacking import stack_weights
+from helpers.studies.sgd_parallelism._stacking import rows, stack_weights
 
 _TIMED_RATE = 1e-6
 
@@ -222,10 +222,7 @@ def stacked_step(
         slopes = torch.autograd.grad(losses.sum(), list(weights.values()))
     with torch.no_grad():
         for weight, slope in zip(weights.values(), slopes, strict=True):
-            own_rates = rates.to(weight).view(
-                -1, *[1] * (weight.ndim - 1)
-            )  # each its network's row
-            weight.addcmul_(slope, own_rates, value=-1)
+            weight.addcmul_(slope, rows(rates.to(weight), weight), value=-1)
 
 
 def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module]) -> float:

@@ -85,10 +85,8 @@ def least_squares(
     examples = whole_number(
         "examples", examples, at_least=features, at_most=_MOST_NUMBERS // features
     )
-    condition, noise = (
-        number("condition", condition, at_least=1),
-        number("noise", noise, at_least=0),
-    )
+    condition = number("condition", condition, at_least=1)
+    noise = number("noise", noise, at_least=0)
     if features == 1 and condition != 1:
         raise ValueError(
             f"condition={condition:g}: give 1 for one feature (it is largest over smallest)"

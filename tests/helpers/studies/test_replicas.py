@@ -28,6 +28,7 @@ from helpers.studies.replicas import (
     _programs as programs,
     _training as training,
 )
+from helpers.studies.sgd_parallelism import _stacking as stacking
 
 EAGER = tuple(
     way for way in replicas.WAYS if way != "compiled" and (way != "own_step" or shutil.which("g++"))
@@ -41,6 +42,20 @@ SMALL = {
     "pair_sets": 2,
     "pair_data": 5,
     "pair_channels": 6,
+}
+# A rate at which losses jump multiplies roundings as well: replicas that train through have rates
+# at which they fall.
+OPTIONS = {
+    "nothing": {},
+    "own rates": {"rate": (0.01, 0.001, 0.005, 0.002, 0.003)},
+    "own clipping": {"clip_norm": (0.1, 1.0, 1e3, 20.0, 0.5), "optimizer": "sgd", "rate": 0.01},
+    "own stopping": {"patience": (1, 2, 3, 4, 50), "rate": (0.05, 0.05, 0.05, 0.05, 0.003)},
+    "own optimizers, all together": {
+        "optimizer": ("adam", "sgd", "adam", "sgd", "adam"),
+        "rate": (0.05, 0.01, 0.02, 0.03, 0.002),
+        "clip_norm": (0.1, 1.0, 2.0, 100.0, 0.5),
+        "patience": (1, 2, 3, 4, 50),
+    },
 }
 
 
@@ -56,25 +71,40 @@ def fit(problem, way, **options):
 
 @pytest.fixture(scope="module")
 def alone(problem):
-    return fit(problem, "sequential")
+    return {name: fit(problem, "sequential", **options) for name, options in OPTIONS.items()}
 
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
 
 def difference(run, other):
-    """Return the largest difference of losses, relative, and of weights."""
+    """Return the largest difference of losses, relative, and of weights; infinite where other steps
+    were taken.
+    """
+    if not torch.equal(run.steps_taken, other.steps_taken) or not torch.equal(
+        run.losses.isnan(), other.losses.isnan()
+    ):
+        return math.inf
     pairs = (run.losses, other.losses), (run.validation_losses, other.validation_losses)
-    off = [((mine - theirs) / theirs).abs().max() for mine, theirs in pairs]
+    off = [((mine - theirs) / theirs).nan_to_num(0).abs().max() for mine, theirs in pairs]
     off += [(weight - other.weights[name]).abs().max() for name, weight in run.weights.items()]
     return float(max(off))
 
 
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("way", EAGER[1:])
-def test_every_way_is_the_sequential_fit(way, problem, alone):
-    run = fit(problem, way)
-    assert run.losses.shape == run.validation_losses.shape == (30, 5)
-    assert difference(run, alone) < TOLERANCE
+def test_every_way_is_the_sequential_fit(way, options, problem, alone):
+    assert difference(fit(problem, way, **OPTIONS[options]), alone[options]) < TOLERANCE
+
+
+def test_the_options_do_something(alone):
+    runs = list(alone.values())
+    assert all(difference(one, other) > 1e-3 for one, other in itertools.combinations(runs, 2))
+    stopped = alone["own stopping"]
+    assert len(set(stopped.steps_taken.tolist())) >= 3
+    assert (
+        stopped.losses.isnan().sum(0).tolist() == (29 - stopped.steps_taken).clamp(min=0).tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,16 +115,17 @@ def test_every_way_is_the_sequential_fit(way, problem, alone):
         (13, {"single_channels": 14, "points": 4}),
     ],
 )
-def test_they_are_equal_on_other_problems(seed, sizes):
+def test_they_are_equal_on_other_problems_seeds_and_masks(seed, sizes):
     other = replicas.make_problem(seed, **SMALL | sizes)
-    given = {"replicas": 3, "steps": 10}
+    masks = torch.rand(3, len(other.data), generator=torch.Generator().manual_seed(seed)) < 0.5
+    given = {"replicas": 3, "seeds": (70, 3, 501), "masks": masks, "steps": 10}
     sequential = fit(other, "sequential", **given)
     assert max(difference(fit(other, way, **given), sequential) for way in EAGER[1:]) < TOLERANCE
 
 
 def test_a_replica_is_the_same_whoever_is_trained_beside_it(problem, alone):
-    few = fit(problem, "fused_optimizer", replicas=2)
-    assert torch.allclose(few.losses, alone.losses[:, :2], rtol=TOLERANCE)
+    lone = fit(problem, "fused_optimizer", replicas=1, seeds=(3,))
+    assert torch.allclose(lone.losses[:, 0], alone["nothing"].losses[:, 3], rtol=TOLERANCE)
 
 
 def test_the_sequential_fit_is_torch_on_the_definition(problem, alone):
@@ -125,7 +156,7 @@ def test_the_sequential_fit_is_torch_on_the_definition(problem, alone):
                 for m, inverse in zip((mask, ~mask), inverses, strict=True)
             )
             training = training + 10 * nn.functional.elu(-conditions, alpha=1e-7).sum()
-            found = alone
+            found = alone["nothing"]
             assert found.losses[step, seed] == pytest.approx(training.item(), rel=1e-10)
             assert found.validation_losses[step, seed] == pytest.approx(
                 validation.item(), rel=1e-10
@@ -194,10 +225,18 @@ def test_a_problem_and_its_replicas_are_drawn_by_their_seeds_alone():
     assert torch.linalg.eigvalsh(whole.covariance).min() > 0
 
 
+OF_COMPILED = {
+    "replicas": 3,
+    "patience": (2, 30, 40),
+    "rate": (0.05, 0.005, 0.003),
+    "clip_norm": 1.0,
+}
+
+
 def test_the_traced_way_is_the_sequential_fit(problem, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    compiled = fit(problem, "compiled", replicas=3)
-    assert difference(compiled, fit(problem, "sequential", replicas=3)) < TOLERANCE
+    compiled = fit(problem, "compiled", **OF_COMPILED)
+    assert difference(compiled, fit(problem, "sequential", **OF_COMPILED)) < TOLERANCE
 
 
 @pytest.mark.release
@@ -214,8 +253,8 @@ def test_the_compiled_way_is_the_sequential_fit():
         positivity_sets=1,
     )
     with fresh_cache():
-        compiled = fit(tiny, "compiled", replicas=3)
-    assert difference(compiled, fit(tiny, "sequential", replicas=3)) < TOLERANCE
+        compiled = fit(tiny, "compiled", **OF_COMPILED)
+    assert difference(compiled, fit(tiny, "sequential", **OF_COMPILED)) < TOLERANCE
 
 
 # The step of our own.
@@ -229,7 +268,7 @@ def test_its_gradient_is_autograd_s_for_any_number_of_points_and_replicas(dtype)
     """
     for points, count, seed in ((5, 1, 0), (16, 3, 1), (33, 6, 2)):
         other = replicas.make_problem(seed, **SMALL | {"points": points, "pair_sets": 1})
-        prepared = programs.prepare(other, replicas=count, dtype=dtype)
+        prepared, _ = training.prepare_replicas(other, replicas=count, dtype=dtype)
         ours, theirs = (training.PROGRAMS[way](prepared) for way in ("own_step", "gather"))
         (loss, judged, (found,)), (exact, validated, parts) = ours.evaluate(), theirs.evaluate()
         expected, exact = torch.cat([part.flatten(1) for part in parts], dim=1), exact.detach()
@@ -274,7 +313,7 @@ def test_a_mistake_in_it_is_seen(right, wrong, problem, alone, monkeypatch):
         source.replace(right, wrong), flags=("-O1", "-std=c++17", "-DREAL=double")
     )
     monkeypatch.setattr(own_step, "compile_program", lambda dtype: planted)
-    assert difference(fit(problem, "own_step"), alone) > 1e-4
+    assert difference(fit(problem, "own_step"), alone["nothing"]) > 1e-4
 
 
 @needs_compiler
@@ -282,7 +321,7 @@ def test_it_is_right_for_the_plainest_processor_too(problem, alone, monkeypatch)
     source = native.read_source(own_step.__package__, "own_step.cpp")
     plain = native.compile_cpp(source, flags=("-O1", "-std=c++17", "-DREAL=double"))
     monkeypatch.setattr(own_step, "compile_program", lambda dtype: plain)
-    assert difference(fit(problem, "own_step"), alone) < TOLERANCE
+    assert difference(fit(problem, "own_step"), alone["nothing"]) < TOLERANCE
 
 
 @needs_compiler
@@ -301,6 +340,12 @@ def test_its_limits_are_refused(problem):
 
 
 # What couples replicas: each mistake is planted, and the comparison above sees it.
+
+
+def _clip_the_stack(gradients, limits):
+    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+    for gradient in gradients:
+        gradient.mul_((limits[0] / norm).clamp(max=1))
 
 
 def _mean_over_replicas(self):
@@ -326,18 +371,30 @@ def _masked_inverse(covariance, mask):
 
 
 @pytest.mark.parametrize(
-    ("where", "name", "wrong"),
-    [(programs, "prepare", _one_covariance), (problems, "inverse_of", _masked_inverse)],
-    ids=["one covariance for all", "the inverse masked"],
+    ("where", "name", "wrong", "options"),
+    [
+        (stacking, "clip_each", _clip_the_stack, "own clipping"),
+        (programs.Stacked, "evaluate", _mean_over_replicas, "own clipping"),
+        (programs, "prepare", _one_covariance, "nothing"),
+        (problems, "inverse_of", _masked_inverse, "nothing"),
+    ],
+    ids=[
+        "one norm for the stack",
+        "mean in the loss",
+        "one covariance for all",
+        "the inverse masked",
+    ],
 )
-def test_a_coupling_that_is_planted_is_seen(where, name, wrong, problem, alone, monkeypatch):
+def test_a_coupling_that_is_planted_is_seen(
+    where, name, wrong, options, problem, alone, monkeypatch
+):
     monkeypatch.setattr(where, name, wrong)
-    assert difference(fit(problem, "fused_optimizer"), alone) > 1e-4
+    assert difference(fit(problem, "fused_optimizer", **OPTIONS[options]), alone[options]) > 1e-4
 
 
 def test_a_mean_in_the_loss_hides_under_adam(problem, alone, monkeypatch):
     monkeypatch.setattr(programs.Stacked, "evaluate", _mean_over_replicas)
-    assert difference(fit(problem, "fused_optimizer"), alone) < 1e-5
+    assert difference(fit(problem, "fused_optimizer"), alone["nothing"]) < 1e-5
 
 
 # What is counted.
@@ -363,6 +420,16 @@ def test_padded_tables_and_the_cheapest_contraction_are_counted(problem):
     ({"way": "faster"}, ValueError, "'fused_optimizer'"),
     ({"steps": 1.5}, TypeError, "steps=1.5"),
     ({"dtype": torch.float16}, ValueError, "torch.float64"),
+    ({"seeds": (1, 2)}, ValueError, "2 entries for 5 replicas"),
+    ({"seeds": (1, 2, 3, 4, -5)}, ValueError, r"seeds\[4\]"),
+    ({"rate": (0.1, 0.2)}, ValueError, "rate has 2 entries for 5"),
+    ({"rate": 0}, ValueError, "above 0"),
+    ({"optimizer": "lbfgs"}, ValueError, "'adam', 'sgd'"),
+    ({"clip_norm": -1}, ValueError, "clip_norm=-1"),
+    ({"patience": 0}, ValueError, "patience=0"),
+    ({"masks": torch.ones(5, 31)}, ValueError, "torch.bool"),
+    ({"masks": torch.ones(5, 31, dtype=torch.bool)}, ValueError, "31 of 31 True"),
+    ({"masks": [True]}, TypeError, "a boolean tensor"),
 ])  # fmt: skip
 def test_what_is_not_accepted_is_refused(given, kind, words, problem):
     with pytest.raises(kind, match=words):
@@ -401,14 +468,14 @@ def calls_of(prepared, way):
 
 
 def test_separate_networks_call_more_for_each_replica_and_a_stack_does_not(problem):
-    few, many = (programs.prepare(problem, replicas=count) for count in (2, 5))
+    few, many = (training.prepare_replicas(problem, replicas=count)[0] for count in (2, 5))
     for separate, stacked in (("separate", "stacked"), ("separate_last", "fused_optimizer")):
         assert calls_of(few, stacked).total() == calls_of(many, stacked).total()
         assert calls_of(many, separate).total() - calls_of(few, separate).total() >= 3 * 30
 
 
 def test_a_shared_validation_takes_one_forward_pass_of_the_networks_instead_of_two(problem):
-    prepared = programs.prepare(problem, replicas=3)
+    prepared, _ = training.prepare_replicas(problem, replicas=3)
     # two tanh a pass
     takes = {"stacked": 4, "pair_product": 4, "shared_validation": 2, "fused_optimizer": 2}
     assert {way: calls_of(prepared, way)[torch.ops.aten.tanh.default] for way in takes} == takes
@@ -434,9 +501,9 @@ def test_every_sample_of_every_epoch_is_a_step():
 
 
 def own_norms(gradients, limit):
-    norms = torch.cat([gradient.flatten(1) for gradient in gradients], dim=1).norm(dim=1)
-    factors = (limit / (norms + 1e-6)).clamp(max=1)  # as torch.nn.utils.clip_grad_norm_
-    return [gradient * factors.view(-1, *[1] * (gradient.ndim - 1)) for gradient in gradients]
+    clipped = [gradient.clone() for gradient in gradients]
+    stacking.clip_each(clipped, torch.full((len(gradients[0]),), limit, dtype=gradients[0].dtype))
+    return clipped
 
 
 def test_nine_of_twenty_fits_are_changed_by_mistakes():
@@ -490,7 +557,7 @@ def test_a_hundred_replicas_train_eight_times_faster_together():
     """The floor for every machine; the planted program, a stack that masks as one replica did, does
     not reach it.
     """
-    prepared = programs.prepare(replicas.make_problem(), replicas=100)
+    prepared, _ = training.prepare_replicas(replicas.make_problem(), replicas=100)
     calls = {"sequential": 1, "stacked": 1, "fused_optimizer": 6} | (
         {"own_step": 6} if "own_step" in EAGER else {}
     )
@@ -503,7 +570,7 @@ def test_a_hundred_replicas_train_eight_times_faster_together():
 
 @pytest.mark.timed
 def test_one_replica_is_no_slower_by_the_default():
-    prepared = programs.prepare(replicas.make_problem(), replicas=1)
+    prepared, _ = training.prepare_replicas(replicas.make_problem(), replicas=1)
     calls = {"sequential": 10, "fused_optimizer": 10} | (
         {"own_step": 10} if "own_step" in EAGER else {}
     )
@@ -516,7 +583,7 @@ def test_the_ladders_hold_what_was_timed(problem):
     given = [way for way in EAGER if way in ("sequential", "gather", "fused_optimizer", "own_step")]
     with timing.fixed_threads(1):
         ladder = replicas.measure_ladder(problem, replicas=3, ways=given, budget_s=0.2)
-        small = replicas.measure_small_nets(replicas=3, budget_s=0.2)
+        small = replicas.measure_small_nets(replicas=3, points=7, budget_s=0.2)
     assert [rung.rung for rung in ladder.rungs] == given
     assert [rung.rung for rung in small.rungs] == ["loop", "vmap", "stacked"]
     assert (ladder.program, ladder.replicas, ladder.rungs[0].speedup, ladder.threads) == (
@@ -547,7 +614,7 @@ def test_a_rung_that_is_not_equal_is_not_timed(problem, monkeypatch):
             problem, replicas=2, ways=("sequential", "gather", "pair_product"), budget_s=0.1
         )
     with pytest.raises(ValueError, match="'faster'"):
-        replicas.measure_ladder(problem, replicas=2, ways=("faster",), budget_s=0.1)
+        replicas.measure_ladder(problem, replicas=2, ways=("faster",))
 
 
 _CHI2 = programs.chi2_by_bmm

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter
+from matplotlib.ticker import NullFormatter
 
 from helpers import plotting
 from helpers.checks import named, number
@@ -81,8 +81,7 @@ def _finish(axes: Axes, batches: list[int], *, xlabel: str, counted: str) -> Non
     axes.set(yscale="log", xlabel=xlabel, ylabel=f"{counted} until the loss is below 0.5")
     axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
     axes.set_xticks([], minor=True)
-    axes.yaxis.set_major_locator(FixedLocator([10, 20, 50, 100, 200]))
-    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_yticks([10, 20, 50, 100, 200], ["10", "20", "50", "100", "200"])
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(10, None)
     axes.legend(loc="upper right")

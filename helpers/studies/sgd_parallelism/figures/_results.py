@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from helpers.checks import members, numbers, one_of
 from helpers.plotting._style import MEASURED, MODELLED, figure
@@ -54,7 +54,7 @@ def draw_split(split: ProductSplit) -> Figure:
     a_cut, b_cut, output_cut = {
         "rows": ("rows", None, "rows"),
         "columns": (None, "columns", "columns"),
-        "inner": ("columns", "rows", None),
+        "inner": ("columns", "rows", "rows"),
     }[split.by]
     sizes = [part.macs / (split.m * split.k * split.n) for part in split.work]
     top = max(m, k)
@@ -64,7 +64,7 @@ def draw_split(split: ProductSplit) -> Figure:
         for index in range(split.parts):
             whole = [0.0] * index + [1.0]
             sign = "+" if index else "="
-            matrices.append((sign, (m, n), "rows", whole, f"term {index}"))
+            matrices.append((sign, (m, n), output_cut, whole, f"term {index}"))
     else:
         matrices.append(("=", (m, n), output_cut, sizes, "output"))
     right = -_GAP_SHARE
@@ -215,7 +215,7 @@ def draw_speedup(sweeps: Sequence[ThreadSweep]) -> Figure:
 
 def _plain_ticks(axes: Axes) -> None:
     """Write the ticks of the y axis as plain numbers."""
-    plain = "{x:.3g}"
+    plain = FuncFormatter(lambda value, _: f"{value:.3g}")
     axes.yaxis.set_major_formatter(plain)
     low, high = axes.get_ylim()
     is_short = high / low < 30  # too few powers of ten to read between
