@@ -1313,11 +1313,6 @@ def channels(starts=(0,), **how):
         "1 to 10,000,000",
     ),
     (
-        lambda: sgd_parallelism.descend_quadratic(1.0, rate=0.1, delay=0, steps=1, start=None),
-        TypeError,
-        "start=None is None",
-    ),
-    (
         lambda: sgd_parallelism.stack_weights([1, 2]),
         TypeError,
         "models[0]=1 is an int; give a list of models",

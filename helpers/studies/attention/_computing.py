@@ -39,11 +39,10 @@ def in_tiles(
         q_tile = query[..., q_start : q_start + rows, :] * query.shape[-1] ** -0.5
         running_max = q_tile.new_full((*q_tile.shape[:-1], 1), _FORBIDDEN)
         # (..., rows, 1), and (..., rows, width of the values)
-        total, output = (
-            torch.zeros_like(running_max),
-            torch.zeros_like(q_tile @ key[..., :0, :].mT @ value[..., :0, :]),
-        )
-        for kv_start in _kv_starts(key, columns, q_start + q_tile.shape[-2] if causal else None):
+        total = torch.zeros_like(running_max)
+        output = torch.zeros_like(q_tile @ key[..., :0, :].mT @ value[..., :0, :])
+        end = q_start + q_tile.shape[-2] if causal else key.shape[-2]
+        for kv_start in range(0, end, columns):
             # (..., rows, columns), and so are the weights
             scores = q_tile @ key[..., kv_start : kv_start + columns, :].mT
             if causal:
@@ -94,17 +93,13 @@ def _later_mask(scores: torch.Tensor, q_start: int, kv_start: int) -> torch.Tens
     return kv_start + columns > q_start + rows[:, None]
 
 
-def _kv_starts(key: torch.Tensor, columns: int, end: int | None) -> range:
-    return range(0, key.shape[-2] if end is None else min(end, key.shape[-2]), columns)
-
-
 def _check(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     causal: bool,
-    rows: int = 1,
-    columns: int = 1,
+    rows: int,
+    columns: int,
 ) -> tuple[int, int]:
     for name, tensor in {"query": query, "key": key, "value": value}.items():
         if not isinstance(tensor, torch.Tensor) or tensor.dim() < 2 or not tensor.numel():

@@ -8,6 +8,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -28,15 +29,8 @@ from helpers.studies._paper import (
     write,
 )
 
-_CELL_IN, _SMALL_IN, _BAR_IN, _GAP_IN, _LEFT_IN, _TOP_IN, _MOST = (
-    0.46,
-    0.32,
-    0.34,
-    0.12,
-    1.0,
-    0.42,
-    12,
-)
+_CELL_IN, _SMALL_IN, _BAR_IN, _GAP_IN, _LEFT_IN, _TOP_IN = 0.46, 0.32, 0.34, 0.12, 1.0, 0.42
+_MOST = 12
 _EDGE = "#AAAAAA"
 
 
@@ -74,104 +68,63 @@ def draw_score_tiles(order: Sequence[tuple[int, int]], step: int, *, title: str 
         legend["never"] = ("white", _EDGE)
     top, left = _TOP_IN + _BAR_IN + _GAP_IN, _LEFT_IN + _BAR_IN + _GAP_IN
     right, low = left + columns * cell_in, top + rows * cell_in
-    figure, axes = paper(
-        right + _GAP_IN + _BAR_IN + 2.5,
-        max(low, top + 0.34 * len(legend) + 0.25) + 0.15,
-        title=title,
-    )
-
-    def cell(
-        x: float,
-        y: float,
-        wide: float,
-        high: float,
-        colour: str,
-        *,
-        marked: bool = False,
-        times: int = 0,
-    ) -> None:
-        edge, thick = (INK, 2.2) if marked else (_EDGE, 0.8)
-        axes.add_patch(
-            Rectangle(
-                (x, y),
-                wide,
-                high,
-                facecolor=colour,
-                edgecolor=edge,
-                linewidth=thick,
-                zorder=3 if marked else 1,
-            )
-        )
-        if times:
-            write(axes, x + wide / 2, y + high / 2, str(times), size=10)
-
+    high = max(low, top + 0.34 * len(legend) + 0.25) + 0.15
+    figure, axes = paper(right + _GAP_IN + _BAR_IN + 2.5, high, title=title)
+    done = tint(COMPUTING, 0.65)
     write(axes, _LEFT_IN - 0.1, (top + low) / 2, "queries Q", ha="right", bold=True)
     write(axes, (left + right) / 2, _TOP_IN - 0.2, "keys K and values V", bold=True)
     write(axes, right + _GAP_IN + _BAR_IN / 2, _TOP_IN + _BAR_IN - 0.12, "O", bold=True)
     for row, y in enumerate(top + row * cell_in for row in range(rows)):
-        cell(
-            _LEFT_IN,
-            y,
-            _BAR_IN,
-            cell_in,
-            _cache_colour(row, now[0], q_reads),
-            marked=row == now[0],
-            times=q_reads[row],
-        )
-        row_tiles = [tile for tile in tiles if tile[0] == row]
-        o_colour = (
-            COMPUTING
-            if row == now[0]
-            else tint(COMPUTING, 0.65)
-            if computed.issuperset(row_tiles)
-            else EMPTY
-        )
-        if o_colour == EMPTY and computed.intersection(row_tiles):
-            o_colour = tint(COMPUTING, 0.88)
-        cell(
-            right + _GAP_IN,
-            y,
-            _BAR_IN,
-            cell_in,
-            o_colour,
-            marked=row == now[0],
-            times=o_writes[row],
-        )
+        bar, marked = (_BAR_IN, cell_in), row == now[0]
+        colour = _cache_colour(row, now[0], q_reads)
+        _cell(axes, (_LEFT_IN, y), bar, colour, marked=marked, times=q_reads[row])
+        row_tiles = {tile for tile in tiles if tile[0] == row}
+        if marked:
+            colour = COMPUTING
+        elif row_tiles <= computed:
+            colour = done
+        else:
+            colour = tint(COMPUTING, 0.88) if row_tiles & computed else EMPTY
+        _cell(axes, (right + _GAP_IN, y), bar, colour, marked=marked, times=o_writes[row])
         for column in range(columns):
             tile = (row, column)
-            colour = (
-                COMPUTING if tile == now else tint(COMPUTING, 0.65) if tile in computed else EMPTY
-            )
-            cell(
-                left + column * cell_in,
-                y,
-                cell_in,
-                cell_in,
-                colour if tile in tiles else "white",
-                marked=tile == now,
-            )
+            colour = EMPTY if tile in tiles else "white"
+            if tile == now:
+                colour = COMPUTING
+            elif tile in computed:
+                colour = done
+            corner = left + column * cell_in, y
+            _cell(axes, corner, (cell_in, cell_in), colour, marked=tile == now)
     for column in range(columns):
-        cell(
-            left + column * cell_in,
-            _TOP_IN,
-            cell_in,
-            _BAR_IN,
-            _cache_colour(column, now[1], k_reads),
-            marked=column == now[1],
-            times=k_reads[column],
-        )
+        corner, bar = (left + column * cell_in, _TOP_IN), (cell_in, _BAR_IN)
+        colour = _cache_colour(column, now[1], k_reads)
+        _cell(axes, corner, bar, colour, marked=column == now[1], times=k_reads[column])
     key_left = right + _GAP_IN + _BAR_IN + 0.4
     for index, (name, colours) in enumerate(legend.items()):
         keys(axes, key_left, top + 0.34 * index, {name: colours})
-    write(
-        axes,
-        key_left,
-        top + 0.34 * len(legend) + 0.12,
-        "2  times read (O: written)",
-        size=10,
-        ha="left",
-    )
+    below, text = top + 0.34 * len(legend) + 0.12, "2  times read (O: written)"
+    write(axes, key_left, below, text, size=10, ha="left")
     return figure
+
+
+def _cell(
+    axes: Axes,
+    corner: tuple[float, float],
+    size: tuple[float, float],
+    colour: str,
+    *,
+    marked: bool = False,
+    times: int = 0,
+) -> None:
+    """Draw a block, and in it how many ``times`` it was read or written."""
+    edge, thick, order = (INK, 2.2, 3) if marked else (_EDGE, 0.8, 1)
+    block = Rectangle(
+        corner, *size, facecolor=colour, edgecolor=edge, linewidth=thick, zorder=order
+    )
+    axes.add_patch(block)
+    if times:
+        x, y = block.get_center()
+        write(axes, x, y, str(times), size=10)
 
 
 def draw_units(
@@ -232,42 +185,14 @@ def draw_backward_tile() -> Figure:
     for i in range(blocks):
         for j in range(blocks):
             colour = COMPUTING if (i, j) == (row, column) else EMPTY
-            axes.add_patch(
-                Rectangle(
-                    (left + j * side, top + i * side),
-                    side,
-                    side,
-                    facecolor=colour,
-                    edgecolor=_EDGE,
-                    linewidth=0.8,
-                )
-            )
-    strips = (("Q, G, \u03bb, D", 0.45, DATA), ("dQ", 1.1, SENDING))
-    for name, x, colour in strips:
+            _cell(axes, (left + j * side, top + i * side), (side, side), colour)
+    for name, x, colour in (("Q, G, \u03bb, D", 0.45, DATA), ("dQ", 1.1, SENDING)):
         for i in range(blocks):
-            axes.add_patch(
-                Rectangle(
-                    (x, top + i * side),
-                    0.34,
-                    side,
-                    facecolor=colour if i == row else EMPTY,
-                    edgecolor=_EDGE,
-                    linewidth=0.8,
-                )
-            )
+            _cell(axes, (x, top + i * side), (0.34, side), colour if i == row else EMPTY)
         write(axes, x + 0.17, top + blocks * side + 0.2, name, bold=True)
     for name, y, colour in (("K, V", 0.12, DATA), ("dK, dV", 0.64, SENDING)):
         for j in range(blocks):
-            axes.add_patch(
-                Rectangle(
-                    (left + j * side, y),
-                    side,
-                    0.34,
-                    facecolor=colour if j == column else EMPTY,
-                    edgecolor=_EDGE,
-                    linewidth=0.8,
-                )
-            )
+            _cell(axes, (left + j * side, y), (side, 0.34), colour if j == column else EMPTY)
         write(axes, left + blocks * side + 0.1, y + 0.17, name, bold=True, ha="left")
     arrow(axes, (left + column * side, middle_y), (1.47, middle_y), colour=INK, thick=1.4)
     arrow(axes, (middle_x, top + row * side), (middle_x, 1.0), colour=INK, thick=1.4)
@@ -277,14 +202,8 @@ def draw_backward_tile() -> Figure:
         box(axes, words, y - 0.16, 0.34, 0.34, str(index + 1), colour=COMPUTING, bold=True)
         write(axes, words + 0.45, y, f"{name} {formula}", size=12, bold=True, ha="left")
         write(axes, words + 2.12, y, meaning, size=11, colour=QUIET, ha="left")
-    write(
-        axes,
-        words + 0.5,
-        y + 0.42,
-        "dS = W \u2218 (dW \u2212 D), element by element",
-        size=11,
-        ha="left",
-    )
+    last = "dS = W \u2218 (dW \u2212 D), element by element"
+    write(axes, words + 0.5, y + 0.42, last, size=11, ha="left")
     legend = {"read": (DATA, INK), "computed here": (COMPUTING, INK), "added to": (SENDING, INK)}
     keys(axes, words, 0.2, legend)
     return figure

@@ -216,12 +216,7 @@ def _check(algorithm: str, x: Tensor, weight: Tensor, shape: ConvolutionShape) -
     """Raise ValueError for a shape that the algorithm does not serve, and for tensors of another
     shape.
     """
-    reason = why_not(algorithm, shape)
-    if reason:
-        raise ValueError(
-            f"{algorithm} does not serve this shape: {reason}; take one of "
-            f"{', '.join(serving(shape))}"
-        )
+    _check_shape(algorithm, shape)
     for name, tensor, expected in (
         ("x", x, shape.input_size),
         ("weight", weight, shape.weight_size),
@@ -231,6 +226,15 @@ def _check(algorithm: str, x: Tensor, weight: Tensor, shape: ConvolutionShape) -
                 f"{name} has the shape {tuple(tensor.shape)}, and the ConvolutionShape says "
                 f"{expected}; give the one that fits the other"
             )
+
+
+def _check_shape(algorithm: str, shape: ConvolutionShape) -> None:
+    reason = why_not(algorithm, shape)
+    if reason:
+        raise ValueError(
+            f"{algorithm} does not serve this shape: {reason}; take one of "
+            f"{', '.join(serving(shape))}"
+        )
 
 
 class _Program(nn.Module):
@@ -250,14 +254,10 @@ def count_work(algorithm: str, shape: ConvolutionShape) -> AlgorithmWork:
     What a library does inside one operator (reordering, packing) is not seen. Raises ValueError for
     an unknown algorithm, or a shape that it does not serve. Lesson 20.
     """
-    reason = why_not(algorithm, shape)
+    one_shape(shape)
     if algorithm == "nnpack":
         return AlgorithmWork(algorithm, None, None, None)
-    if reason:
-        raise ValueError(
-            f"{algorithm} does not serve this shape: {reason}; take one of "
-            f"{', '.join(serving(shape))}"
-        )
+    _check_shape(algorithm, shape)
     # its operands are stored so, and not copied
     run = "direct" if algorithm == "channels_last" else algorithm
     profile = profile_ops(_Program(run, shape), shape.input_size)

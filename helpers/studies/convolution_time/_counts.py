@@ -7,7 +7,7 @@ which shapes share their costs. Counts of the last one were chosen by errors on 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -16,7 +16,15 @@ from helpers.results import Record
 from helpers.studies.convolution_time._algorithms import ALGORITHMS
 from helpers.studies.convolution_time._collecting import ConvolutionTimes
 from helpers.studies.convolution_time._judging import Split
-from helpers.studies.convolution_time._models import TERMS, least_relative_error, program_of
+from helpers.studies.convolution_time._models import (
+    ALL,
+    TERMS,
+    Count,
+    FitCosts,
+    fit_groups,
+    least_relative_error,
+    program_of,
+)
 from helpers.studies.convolution_time._shapes import FLOAT_BYTES, ConvolutionShape, one_shape
 
 COUNTINGS = ("FLOP only", "all counts", "by implementation")
@@ -29,10 +37,6 @@ MULTIPLICATIONS = (
     "products of tiles",
 )
 
-FitCosts = Callable[[np.ndarray, np.ndarray], np.ndarray]
-Count = Callable[[ConvolutionShape], float]
-
-_FEWEST_SHAPES = 8  # of an implementation that is fitted by itself
 _COMPLEX_BYTES = 8
 _CACHE_BYTES = 2**24  # what FFT's transforms may fill before they cost more
 _NNPACK_TILE, _NNPACK_LARGE_TILE = 8, 16
@@ -117,13 +121,12 @@ def predict_times(
     number("shortest_s", shortest_s, at_least=0)
     shapes, columns = times.shapes, []
     for algorithm in times.algorithms:
-        measured_s = times.times_s(algorithm)
-        fitted = [index for index in split.train if measured_s[index] > shortest_s]
-        costs = _costs(times, algorithm, counting, fitted, fit_costs)
+        explain = _explanation(times, split, algorithm, counting, fit_costs, shortest_s)
+        is_measured = np.isfinite(times.times_s(algorithm))
         columns.append(
             [
-                _time_s(costs, algorithm, counting, shapes[index])
-                if np.isfinite(measured_s[index])
+                sum(part.time_s for part in explain(shapes[index]))
+                if is_measured[index]
                 else math.nan
                 for index in split.test
             ]
@@ -137,63 +140,51 @@ def explain_time(
     algorithm: str,
     shape: ConvolutionShape,
     *,
-    counting: str = COUNTINGS[-1],
     fit_costs: FitCosts = least_relative_error,
 ) -> list[TimePart]:
-    """Return the parts of the modelled time of ``algorithm`` for ``shape``, one for each count.
+    """Return the parts of the modelled time of ``algorithm`` for ``shape``, one for each count "by
+    implementation".
 
-    Costs are fitted to ``times`` of the shapes of ``split.train`` by ``fit_costs``, with the counts
-    of ``counting``, as :func:`predict_times` does. Lesson 20.
+    Costs are fitted to ``times`` of the shapes of ``split.train`` by ``fit_costs``, as
+    :func:`predict_times` does. Lesson 20.
     """
     one_of("split", split, Split, "a Split")
-    measured_s = times.times_s(algorithm)
-    fitted = [index for index in split.train if np.isfinite(measured_s[index])]
-    costs = _costs(times, algorithm, counting, fitted, fit_costs)
-    group_costs = costs.get(_group(algorithm, counting, shape), costs[""])
-    counts = count_terms(algorithm, shape, counting=counting)
-    return [TimePart(name, counts[name], cost) for name, cost in group_costs.items()]
+    one_shape(shape)
+    return _explanation(times, split, algorithm, COUNTINGS[-1], fit_costs)(shape)
 
 
-def _costs(
+def _explanation(
     times: ConvolutionTimes,
+    split: Split,
     algorithm: str,
     counting: str,
-    fitted: Sequence[int],
     fit_costs: FitCosts,
-) -> dict[str, dict[str, float]]:
-    """Return the cost of each count for each implementation; "" is for those of too few shapes."""
-    shapes = [times.shapes[index] for index in fitted]
-    if len(shapes) < 2:
+    shortest_s: float = 0.0,
+) -> Callable[[ConvolutionShape], list[TimePart]]:
+    """Return a function to the parts of the time of a shape: each count with its implementation's
+    cost, or with that of all shapes where the implementation has too few.
+    """
+    terms, measured_s = _terms(algorithm, counting), times.times_s(algorithm)
+    fitted = [index for index in split.train if measured_s[index] > shortest_s]
+    if len(fitted) < 2:
         raise ValueError(
-            f"{len(shapes)} shapes of {algorithm} are left to fit; give a split with 2 or more"
+            f"{len(fitted)} shapes of {algorithm} are left to fit; give a split with 2 or more"
         )
-    terms = _terms(algorithm, counting)
-    counts = np.array([[count(shape) for count in terms.values()] for shape in shapes], dtype=float)
-    measured_s = times.times_s(algorithm)[list(fitted)]
-    groups = np.array([_group(algorithm, counting, shape) for shape in shapes])
-    largest = counts.max(axis=0)
-    largest[largest == 0] = 1
-    costs = {}
-    for group in ["", *sorted(set(groups) - {""})]:
-        rows = groups == group if group else np.ones(len(groups), dtype=bool)
-        if rows.sum() >= _FEWEST_SHAPES or not group:
-            fit = np.asarray(fit_costs(counts[rows] / largest, measured_s[rows])) / largest
-            costs[group] = dict(zip(terms, map(float, fit), strict=True))
-    return costs
+    shapes = [times.shapes[index] for index in fitted]
+    groups = [_group(algorithm, counting, shape) for shape in shapes]
+    costs = fit_groups(terms, shapes, measured_s[fitted], groups, fit_costs)
 
+    def explain(shape: ConvolutionShape) -> list[TimePart]:
+        own_costs = costs.get(_group(algorithm, counting, shape), costs[ALL])
+        return [TimePart(name, terms[name](shape), cost) for name, cost in own_costs.items()]
 
-def _time_s(
-    costs: Mapping[str, Mapping[str, float]], algorithm: str, counting: str, shape: ConvolutionShape
-) -> float:
-    group_costs = costs.get(_group(algorithm, counting, shape), costs[""])
-    terms = _terms(algorithm, counting)
-    return sum(cost * terms[name](shape) for name, cost in group_costs.items())
+    return explain
 
 
 def _group(algorithm: str, counting: str, shape: ConvolutionShape) -> str:
-    """Return the implementation whose costs ``shape`` has, "" for those of all shapes together."""
+    """Return the implementation whose costs ``shape`` has, ALL for those of all shapes together."""
     if counting == "FLOP only":
-        return ""
+        return ALL
     return program_of(shape) if counting == "all counts" else implementation_of(algorithm, shape)
 
 
@@ -243,19 +234,17 @@ def _of_tiles(side_of: Callable[[ConvolutionShape], int]) -> dict[str, Count]:
     def tiles(shape: ConvolutionShape) -> int:
         return _tiles(shape, side_of(shape) - shape.kernel + 1)
 
+    def numbers(shape: ConvolutionShape) -> int:
+        return tiles(shape) * area(shape)
+
+    def weights(shape: ConvolutionShape) -> int:
+        return shape.in_channels * shape.out_channels
+
     return {
-        "products of tiles": lambda shape: (
-            tiles(shape) * area(shape) * shape.in_channels * shape.out_channels
-        ),
-        "bytes of input tiles": lambda shape: (
-            FLOAT_BYTES * tiles(shape) * area(shape) * shape.in_channels
-        ),
-        "bytes of output tiles": lambda shape: (
-            FLOAT_BYTES * tiles(shape) * area(shape) * shape.out_channels
-        ),
-        "bytes of weight tiles": lambda shape: (
-            FLOAT_BYTES * area(shape) * shape.in_channels * shape.out_channels
-        ),
+        "products of tiles": lambda shape: numbers(shape) * weights(shape),
+        "bytes of input tiles": lambda shape: FLOAT_BYTES * numbers(shape) * shape.in_channels,
+        "bytes of output tiles": lambda shape: FLOAT_BYTES * numbers(shape) * shape.out_channels,
+        "bytes of weight tiles": lambda shape: FLOAT_BYTES * area(shape) * weights(shape),
     }
 
 

@@ -6,15 +6,12 @@ much as a large one. Lesson 20.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
-from typing import Any
 
 import numpy as np
 
-from helpers.checks import choice, members, numbers
+from helpers.checks import choice, numbers
 from helpers.results import Record
 from helpers.studies.convolution_time._shapes import (
     FLOAT_BYTES,
@@ -23,9 +20,12 @@ from helpers.studies.convolution_time._shapes import (
     shapes_of,
 )
 
+FitCosts = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Count = Callable[[ConvolutionShape], float]
+
 MODELS = ("flops", "physical")
 # What a program may do a number of times, each time at the same cost: no cost is negative.
-TERMS: dict[str, Callable[[ConvolutionShape], float]] = {
+TERMS: dict[str, Count] = {
     "calls": lambda _: 1,
     "macs": lambda shape: shape.macs,
     "macs of whole blocks": lambda shape: (
@@ -46,13 +46,11 @@ TERMS: dict[str, Callable[[ConvolutionShape], float]] = {
 # The programs that PyTorch chooses from, by the shape alone.
 MATRIX_PRODUCT, PATCHES, BLOCKED = "matrix product", "im2col and product", "blocked"
 
-_ALL = "all programs"
+ALL = "all programs"
 _BLOCK_CHANNELS = 16  # oneDNN's aBcd16b: a register of AVX-512, a line of cache
 _FEWEST_SHAPES = 8  # of a program that is fitted by itself
 # PyTorch 2.13, aten/src/ATen/native/Convolution.cpp, ConvParams::use_mkldnn, for one thread.
 _ONEDNN_BATCH, _ONEDNN_KERNEL, _ONEDNN_ELEMENTS = 16, 3, 20_480
-
-Predict = Callable[[Sequence[ConvolutionShape], Sequence[str]], np.ndarray]
 
 
 class ProgramFit(Record):
@@ -72,20 +70,19 @@ class Model(Record):
     name: str
     fitted_shapes: int
     fits: tuple[ProgramFit, ...]
-    _predict: Predict = field(repr=False)
-    _program_of: Callable[[ConvolutionShape], str] = field(repr=False)
 
-    def predict(
-        self, shapes: Sequence[ConvolutionShape], programs: Sequence[str] | None = None
-    ) -> np.ndarray:
-        """Return the predicted seconds of one call for each of ``shapes``.
+    def predict(self, shapes: Sequence[ConvolutionShape]) -> np.ndarray:
+        """Return the predicted seconds of one call for each of ``shapes``, of the program that
+        follows from it (:func:`program_of`).
 
-        ``programs`` names the program of each; by default it follows from the shape: as
-        :func:`program_of`, or where the model was fitted with programs, that of the nearest shape
-        fitted. Raises as :func:`fit`. Lesson 20.
+        Lesson 20.
         """
-        shape_list = shapes_of(shapes)
-        return self._predict(shape_list, _programs(programs, shape_list, self._program_of))
+        costs = {fit.program: fit.coefficients for fit in self.fits}
+        times_s = []
+        for shape in shapes_of(shapes):
+            own_costs = costs.get(program_of(shape), costs[ALL])
+            times_s.append(sum(cost * TERMS[term](shape) for term, cost in own_costs.items()))
+        return np.array(times_s)
 
 
 def program_of(shape: ConvolutionShape) -> str:
@@ -108,21 +105,16 @@ def own_program_of(shape: ConvolutionShape) -> str:
     return MATRIX_PRODUCT if (shape.kernel, shape.stride, shape.padding) == (1, 1, 0) else PATCHES
 
 
-def fit(
-    name: str,
-    shapes: Sequence[ConvolutionShape],
-    times_s: Sequence[float],
-    programs: Sequence[str] | None = None,
-) -> Model:
+def fit(name: str, shapes: Sequence[ConvolutionShape], times_s: Sequence[float]) -> Model:
     """Return the model ``name`` of one algorithm, fitted to its ``times_s``, one for each of
     ``shapes``.
 
     * ``"flops"``: so many seconds a call, and a multiply-accumulate (two FLOPs).
     * ``"physical"``: the terms of :data:`TERMS`, no coefficient negative, one fit a program.
 
-    ``programs`` names the program that ran for each shape; without it that follows from the shape
-    (:func:`program_of`). A program of fewer than 8 shapes is predicted by the fit of "all
-    programs". Only the physical model looks at it. No process is started.
+    Which program ran follows from the shape (:func:`program_of`). A program of fewer than 8 shapes
+    is predicted by the fit of "all programs". Only the physical model looks at it. No process is
+    started.
 
     Raises TypeError or ValueError for an unknown name, times that are not above 0 or not as many as
     shapes, and fewer than 2 shapes.
@@ -135,50 +127,42 @@ def fit(
             f"{len(shape_list)} shapes and {len(times)} times_s are given; give one time a shape, "
             "2 or more"
         )
-    ran = _programs(programs, shape_list, program_of)
-    predict, fits = _FITS[name](shape_list, times, ran)
-    return Model(
-        name,
-        len(shape_list),
-        fits,
-        predict,
-        program_of if programs is None else _nearest(shape_list, ran),
-    )
-
-
-def _programs(
-    programs: Sequence[str] | None,
-    shapes: Sequence[ConvolutionShape],
-    follow: Callable[[ConvolutionShape], str],
-) -> list[str]:
-    if programs is None:
-        return [follow(shape) for shape in shapes]
-    ran = members("programs", programs, "names", kind=str)
-    if len(ran) != len(shapes):
-        raise ValueError(
-            f"{len(shapes)} shapes and {len(ran)} programs are given; give one program a shape"
+    is_simple = name == "flops"
+    terms = {term: TERMS[term] for term in ("calls", "macs")} if is_simple else TERMS
+    programs = [ALL if is_simple else program_of(shape) for shape in shape_list]
+    costs = fit_groups(terms, shape_list, times, programs, least_relative_error)
+    fits = tuple(
+        ProgramFit(
+            program,
+            programs.count(program) if program in programs else len(programs),
+            {term: cost for term, cost in own_costs.items() if cost},
         )
-    return ran
-
-
-def _nearest(
-    shapes: Sequence[ConvolutionShape], programs: Sequence[str]
-) -> Callable[[ConvolutionShape], str]:
-    """Return a function to the program of the nearest fitted shape; kernel and stride weigh
-    most.
-    """
-    known = _nearness(shapes)
-    return lambda shape: programs[int(np.abs(known - _nearness([shape])).sum(axis=1).argmin())]
-
-
-def _nearness(shapes: Sequence[ConvolutionShape]) -> np.ndarray:
-    sizes = np.log2(
-        [
-            (s.batch, s.in_channels, s.height, s.width, s.out_channels, s.kernel, s.stride)
-            for s in shapes
-        ]
+        for program, own_costs in costs.items()
     )
-    return sizes * [1, 1, 1, 1, 1, 100, 100]
+    return Model(name, len(shape_list), fits)
+
+
+def fit_groups(
+    terms: Mapping[str, Count],
+    shapes: Sequence[ConvolutionShape],
+    times_s: np.ndarray,
+    groups: Sequence[str],
+    fit_costs: FitCosts,
+) -> dict[str, dict[str, float]]:
+    """Return the cost of each term for all shapes, and for each of ``groups`` with enough of
+    them.
+    """
+    columns = _columns(shapes, terms)
+    largest = columns.max(axis=0)
+    largest[largest == 0] = 1
+    rows = {ALL: np.ones(len(groups), dtype=bool)}
+    rows |= {group: np.array(groups) == group for group in sorted(set(groups))}
+    costs = {}
+    for group, mask in rows.items():
+        if group == ALL or mask.sum() >= _FEWEST_SHAPES:
+            fitted = np.asarray(fit_costs(columns[mask] / largest, times_s[mask])) / largest
+            costs[group] = dict(zip(terms, map(float, fitted), strict=True))
+    return costs
 
 
 def _in_blocks(channels: int) -> int:
@@ -190,8 +174,8 @@ def _spectral_products(shape: ConvolutionShape) -> int:
     return shape.batch * shape.in_channels * shape.out_channels * area
 
 
-def _columns(shapes: Sequence[ConvolutionShape], terms: Sequence[str]) -> np.ndarray:
-    return np.array([[TERMS[term](shape) for term in terms] for shape in shapes], dtype=float)
+def _columns(shapes: Sequence[ConvolutionShape], terms: Mapping[str, Count]) -> np.ndarray:
+    return np.array([[count(shape) for count in terms.values()] for shape in shapes], dtype=float)
 
 
 def least_relative_error(columns: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -204,50 +188,3 @@ def least_relative_error(columns: np.ndarray, times: np.ndarray) -> np.ndarray:
     # so that a call and a billion MACs are of the same size to the solver
     size = relative.max(axis=0)
     return nnls(relative / size, np.ones(len(times)))[0] / size
-
-
-def _named_costs(terms: Sequence[str], costs: np.ndarray) -> dict[str, float]:
-    return {term: float(cost) for term, cost in zip(terms, costs, strict=True) if cost}
-
-
-def _fit_terms(
-    terms: Sequence[str],
-    shapes: Sequence[ConvolutionShape],
-    times: np.ndarray,
-    programs: Sequence[str],
-) -> tuple[Predict, tuple[ProgramFit, ...]]:
-    columns, ran = _columns(shapes, terms), np.array(programs)
-    rows = {
-        program: mask
-        for program in sorted(set(programs))
-        if (mask := ran == program).sum() >= _FEWEST_SHAPES
-    }
-    rows = {_ALL: np.ones(len(ran), dtype=bool)} | rows
-    fitted = {
-        program: least_relative_error(columns[mask], times[mask]) for program, mask in rows.items()
-    }
-
-    def predict(new_shapes: Sequence[ConvolutionShape], programs: Sequence[str]) -> np.ndarray:
-        coefficients = np.array([fitted.get(program, fitted[_ALL]) for program in programs])
-        return (_columns(new_shapes, terms) * coefficients).sum(axis=1)
-
-    fits = tuple(
-        ProgramFit(program, int(rows[program].sum()), _named_costs(terms, costs))
-        for program, costs in fitted.items()
-    )
-    return predict, fits
-
-
-def _fit_flops(
-    shapes: Any, times: np.ndarray, _programs: Any
-) -> tuple[Predict, tuple[ProgramFit, ...]]:
-    return _fit_terms(("calls", "macs"), shapes, times, [_ALL] * len(shapes))
-
-
-_fit_physical = functools.partial(_fit_terms, tuple(TERMS))
-
-
-_FITS: dict[str, Callable[..., tuple[Predict, tuple[ProgramFit, ...]]]] = {
-    "flops": _fit_flops,
-    "physical": _fit_physical,
-}

@@ -171,11 +171,9 @@ def count_step(
     one_of("config", config, Config, _A_CONFIG)
     batch, tokens = whole_number("batch", batch), whole_number("tokens", tokens, at_least=0)
     bits = choice("bits", bits, _BITS)
-    number_bytes = (
-        max(2, bits // 8)
-        if cache_number_bytes is None
-        else whole_number("bytes", cache_number_bytes)
-    )
+    number_bytes = max(2, bits // 8)
+    if cache_number_bytes is not None:
+        number_bytes = whole_number("bytes", cache_number_bytes)
     macs = (
         config.layers * config.block_weights
         + config.table_weights
@@ -190,15 +188,12 @@ def count_step(
     )
 
 
-def _configs_by_name(*configs: Config) -> Mapping[str, Config]:
-    return MappingProxyType({config.name: config for config in configs})
-
-
 # Shapes as the models' config.json files have them (meta-llama on huggingface.co).
-CONFIGS = _configs_by_name(
+_CONFIGS = (
     Config("Llama 2 7B", 32, 4096, 32, 32, 11_008, 32_000),
     Config("Llama 2 13B", 40, 5120, 40, 40, 13_824, 32_000),
     Config("Llama 2 70B", 80, 8192, 64, 8, 28_672, 32_000),
     Config("Llama 3 8B", 32, 4096, 32, 8, 14_336, 128_256),
     Config("Llama 3 70B", 80, 8192, 64, 8, 28_672, 128_256),
 )
+CONFIGS: Mapping[str, Config] = MappingProxyType({config.name: config for config in _CONFIGS})

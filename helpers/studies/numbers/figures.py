@@ -41,14 +41,9 @@ def draw_bits(formats: Sequence[Format], *, title: str = "What each bit is for")
         colours += [_PARTS["mantissa"]] * number_format.mantissa_bits
         for bit, colour in enumerate(colours):
             axes.add_patch(Rectangle((bit + 0.05, row - 0.36), 0.9, 0.72, facecolor=colour))
-    axes.set(
-        xlim=(0, max(number_format.bits for number_format in checked_formats) + 0.5),
-        ylim=(len(checked_formats) - 0.5, -0.5),
-        xlabel="bits",
-    )
-    axes.set_yticks(
-        range(len(checked_formats)), [number_format.key for number_format in checked_formats]
-    )
+    widest = max(each.bits for each in checked_formats)
+    axes.set(xlim=(0, widest + 0.5), ylim=(len(checked_formats) - 0.5, -0.5), xlabel="bits")
+    axes.set_yticks(range(len(checked_formats)), [each.key for each in checked_formats])
     axes.grid(visible=False)
     for part, colour in _PARTS.items():
         axes.add_patch(Rectangle((0, 0), 0, 0, facecolor=colour, label=part))
@@ -80,13 +75,12 @@ def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
         )
         panels[0].set_title(f"{chosen.key}: its numbers, its steps, and what a network needs")
     codes, steps, shares = panels
-    _draw_codes(codes, chosen)
+    reach = torch.tensor([chosen.smallest_subnormal, chosen.largest]).double().log2()
+    low, high = reach.clamp(_LEAST, _MOST).tolist()
+    _draw_codes(codes, chosen, low, high)
     exponents_of_two = torch.arange(8 * _LEAST, 8 * _MOST + 1).double() / 8
-    steps.plot(
-        exponents_of_two,
-        chosen.spacing(2.0**exponents_of_two) / 2.0**exponents_of_two,
-        color=_FORMAT,
-    )
+    magnitudes = 2.0**exponents_of_two
+    steps.plot(exponents_of_two, chosen.spacing(magnitudes) / magnitudes, color=_FORMAT)
     steps.set(yscale="log", ylim=(2.0**-26, 4), ylabel="step / number")
     steps.set_yticks([2.0**-20, 2.0**-10, 1], ["$2^{-20}$", "$2^{-10}$", "1"])
     steps.minorticks_off()
@@ -106,29 +100,18 @@ def draw_format(chosen: Format, tensors: Mapping[str, Tensor]) -> Figure:
         )
     shares.set(xlim=(_LEAST, _MOST), ylabel="share", xlabel="magnitude, as a power of two")
     shares.legend(loc="upper left", fontsize=11, frameon=False)
-    low, high = (
-        torch.tensor([chosen.smallest_subnormal, chosen.largest]).log2().clamp(_LEAST, _MOST)
-    ).tolist()
+    grey = mix_colours(COLOURS["waiting"], "#FFFFFF", 0.5)
     for panel in panels:
         for outside in ((_LEAST, low), (high, _MOST)):
-            panel.axvspan(
-                *outside, color=mix_colours(COLOURS["waiting"], "#FFFFFF", 0.5), zorder=0.5
-            )
+            panel.axvspan(*outside, color=grey, zorder=0.5)
     return chart
 
 
-def _draw_codes(axes: plt.Axes, chosen: Format) -> None:
+def _draw_codes(axes: plt.Axes, chosen: Format, low: float, high: float) -> None:
     axes.set(ylim=(0, 1), yticks=[])
     axes.set_ylabel("numbers", fontsize=11)
     axes.grid(visible=False)
     if chosen.bits <= 16 and len(values := chosen.values()) <= _LISTED:
         axes.vlines(values[values > 0].log2(), 0.1, 0.9, color=_FORMAT, linewidth=0.9)
         return
-    span = (
-        torch.tensor([chosen.smallest_subnormal, chosen.largest])
-        .double()
-        .log2()
-        .clamp(_LEAST, _MOST)
-        .tolist()
-    )
-    axes.barh(0.5, span[1] - span[0], left=span[0], height=0.8, color=_FORMAT)
+    axes.barh(0.5, high - low, left=low, height=0.8, color=_FORMAT)

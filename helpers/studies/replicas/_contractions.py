@@ -57,40 +57,20 @@ def cheapest_contraction(
     caches, and favours them too much once n F x R leaves these. Raises TypeError or ValueError for
     a size that is not accepted. Lesson 19.
     """
-    n, channels = (
-        whole_number("data", data, at_least=1),
-        whole_number("channels", channels, at_most=FLAVOURS**2),
-    )
-    x, replicas = (
-        whole_number("points", points, at_least=1),
-        whole_number("replicas", replicas, at_least=1),
-    )
+    n, x = whole_number("data", data), whole_number("points", points)
+    channels = whole_number("channels", channels, at_most=FLAVOURS**2)
+    replicas = whole_number("replicas", replicas)
     all_products, needed_products = (FLAVOURS * x) ** 2, channels * x**2
-    rows = (
-        ContractionCount(
-            "boolean_mask",
-            replicas * (all_products + n * needed_products),
-            n * needed_products,
-            replicas * all_products,
-        ),
-        ContractionCount(
-            "padded_einsum",
-            replicas * n * (all_products + FLAVOURS * x),
-            n * all_products,
-            replicas * n * FLAVOURS * x,
-        ),
-        ContractionCount(
-            "gather",
-            replicas * (needed_products + n * needed_products),
-            n * needed_products,
-            replicas * needed_products,
-        ),
-        ContractionCount(
-            "pair_product",
-            replicas * n * (needed_products + channels * x),
-            n * needed_products,
-            replicas * n * channels * x,
-        ),
+    tables_made = {  # of each way the numbers of its table, and those that a replica makes
+        "boolean_mask": (n * needed_products, all_products),
+        "padded_einsum": (n * all_products, n * FLAVOURS * x),
+        "gather": (n * needed_products, needed_products),
+        "pair_product": (n * needed_products, n * channels * x),
+    }
+    rows = tuple(
+        # a multiply-add makes a number, and one takes each number of the table
+        ContractionCount(way, replicas * (table + made), table, replicas * made)
+        for way, (table, made) in tables_made.items()
     )
     return ContractionCounts(
         min(rows, key=lambda row: row.table_numbers + row.made_numbers).way, rows

@@ -26,11 +26,8 @@ class EpochTimes(Record):
     @property
     def gap_s(self) -> float:
         """The time per step in which no step runs, the wait before the first step included."""
-        begins, ends = (
-            [0.0, *(end for _, end in self.steps_s)],
-            [begin for begin, _ in self.steps_s],
-        )
-        waits = [end - begin for begin, end in zip(begins, ends, strict=False)]
+        ends = [0.0, *(end for _, end in self.steps_s)]
+        waits = [begin - end for (begin, _), end in zip(self.steps_s, ends, strict=False)]
         return sum(waits) / len(waits)
 
     @property
@@ -52,7 +49,7 @@ def time_epochs(
     over one sample at a time, without an axis for a batch. ``clock`` is for tests. Raises TypeError
     or ValueError for ``epochs`` that are no integer of at least 1. Lesson 19.
     """
-    epochs = whole_number("epochs", epochs, at_least=1)
+    epochs = whole_number("epochs", epochs)
     loader = DataLoader(dataset, batch_size=None, num_workers=1)
     first_start_s, steps_s = clock(), []
     for _ in range(epochs):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn import functional
 from helpers import native
 from helpers.studies.replicas import _problem as problems, _programs as programs
 from helpers.studies.replicas._problem import Observable
+from helpers.studies.sgd_parallelism._within_layer import bind_call
 
 FLAGS = (*native.CPP_FLAGS, "-fno-math-errno")
 
@@ -70,46 +71,31 @@ class OwnStep(programs.BatchedTrainer):
             raise ValueError(
                 f"points={used_points} is too many for own_step; give at most {_MOST_POINTS}"
             )
-        self.prepared = prepared
         replicas, data = like.shape
-        flat = torch.cat(
-            [weight.flatten(1) for weight in prepared.weights.values()], dim=1
-        ).contiguous()
-        self.weights, self.named = [flat], _views(flat, prepared.weights)
-        self.gradients = torch.zeros_like(flat)
-        singles = [observable for observable in problem.observables if not observable.of_pairs]
-        pairs = [observable for observable in problem.observables if observable.of_pairs]
-        conditions = sum(len(observable.table) for observable in problem.positivity)
-        conditions_at = sum(len(observable.table) for observable in singles)
+        flat = torch.cat([weight.flatten(1) for weight in prepared.weights.values()], dim=1)
+        self.results = like.new_zeros(replicas), like.new_zeros(replicas), torch.zeros_like(flat)
+        alone = [each for each in problem.observables if not each.of_pairs]
+        singles = [*alone, *problem.positivity]
+        pairs = [each for each in problem.observables if each.of_pairs]
+        conditions = sum(len(condition.table) for condition in problem.positivity)
+        conditions_at = sum(len(each.table) for each in alone)
+        beyond = points - used_points
 
         def pad(tensor: Tensor) -> Tensor:
-            return functional.pad(tensor, (0, points - used_points)).contiguous()
+            return functional.pad(tensor, (0, beyond)).contiguous()
 
-        def pack_tables(transposed: bool) -> Tensor:
-            tables = [
-                observable.table if transposed else observable.table.transpose(2, 3)
-                for observable in pairs
-            ]
-            return _join(
-                [
-                    functional.pad(table, (0, points - used_points, 0, points - used_points))
-                    for table in tables
-                ],
-                like,
-            )
+        def pad_both(table: Tensor) -> Tensor:
+            return functional.pad(table, (0, beyond, 0, beyond))
 
-        orders = torch.stack(
-            [torch.cat([mask.nonzero(), (~mask).nonzero()]).flatten() for mask in prepared.masks]
-        )
+        orders = [torch.cat([mask.nonzero(), (~mask).nonzero()]) for mask in prepared.masks]
         matrices = [_dense(prepared, replica, lanes) for replica in range(replicas)]
         starts = [0, *itertools.accumulate(len(matrix) for matrix in matrices)]
-        tiles = sum(observable.table.shape[0] * observable.table.shape[1] for observable in pairs)
-        self.train_loss, self.val_loss = like.new_zeros(replicas), like.new_zeros(replicas)
+        tiles = sum(math.prod(each.table.shape[:2]) for each in pairs)
         arguments: list[Any] = [
             replicas,
             points,
             used_points,
-            len(singles) + len(problem.positivity),
+            len(singles),
             len(pairs),
             data,
             conditions,
@@ -119,18 +105,18 @@ class OwnStep(programs.BatchedTrainer):
             pad(problem.quadrature),
             pad(problem.bump.T),
             problem.rotation.contiguous(),
-            _sizes([*singles, *problem.positivity]),
-            _channels([*singles, *problem.positivity]),
-            _join([pad(observable.table) for observable in (*singles, *problem.positivity)], like),
+            _sizes(singles),
+            _channels(singles),
+            _join([pad(each.table) for each in singles], like),
             _sizes(pairs),
             _channels(pairs),
-            pack_tables(transposed=False),
-            pack_tables(transposed=True),
+            _join([pad_both(each.table.transpose(2, 3)) for each in pairs], like),
+            _join([pad_both(each.table) for each in pairs], like),
             problems.POSITIVITY,
             problems.ALPHA,
             _columns(problem.observables, conditions_at + conditions),
             like.contiguous(),
-            orders,
+            torch.stack(orders),
             prepared.masks.sum(1),
             torch.cat(matrices),
             torch.tensor(starts[:-1]),
@@ -141,19 +127,19 @@ class OwnStep(programs.BatchedTrainer):
             like.new_empty(replicas, data + conditions),
             like.new_empty(replicas, data + conditions),
             like.new_empty(data + lanes),
-            self.train_loss,
-            self.val_loss,
-            self.gradients,
+            *self.results,
         ]
-        self.call = _bind_call(library.function(_EVALUATE).raw, arguments)
-        self.begin(lambda rates: Update(library, flat, rates, prepared.settings.optimizers))
+        self.call = bind_call(library.function(_EVALUATE).raw, arguments)
+        named = _views(flat, prepared.weights)
+        self.begin(prepared, named, [flat], functools.partial(Update, library))
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return losses and gradients; the gradients stay in one place, and the next step writes
-        over them.
+        """Return losses and gradients; they stay in one place, and the next step writes over
+        them.
         """
         self.call()
-        return self.train_loss.clone(), self.val_loss.clone(), [self.gradients]
+        training, validation, gradients = self.results
+        return training, validation, [gradients]
 
 
 class Update:
@@ -162,39 +148,26 @@ class Update:
     """
 
     def __init__(
-        self, library: native.Library, weights: Tensor, rates: Tensor, kinds: Sequence[str]
+        self, library: native.Library, weights: list[Tensor], rates: Tensor, kinds: Sequence[str]
     ) -> None:
-        self.function, self.weights, self.rates = library.function(_UPDATE).raw, weights, rates
+        self.function, self.rates = library.function(_UPDATE).raw, rates
         self.adam = torch.tensor([int(kind == "adam") for kind in kinds])
-        self.means, self.squares = torch.zeros_like(weights), torch.zeros_like(weights)
+        (flat,) = weights
+        self.state = torch.zeros_like(flat), torch.zeros_like(flat), flat  # means, squares, weights
         self.steps = 0
 
     def step(self, gradients: Sequence[Tensor], active: Tensor | None = None) -> None:
         """Move every replica that is ``active``."""
         self.steps += 1
         rates = self.rates if active is None else self.rates * active
-        tensors = (gradients[0], rates, self.adam, self.means, self.squares, self.weights)
+        tensors = (gradients[0], rates, self.adam, *self.state)
         self.function(len(rates), self.steps, *(tensor.data_ptr() for tensor in tensors))
-
-
-def _bind_call(function: Callable[..., None], arguments: Sequence[Any]) -> Callable[[], None]:
-    """Return a call of ``function`` with these arguments; it keeps the tensors whose addresses are
-    handed over.
-    """
-    addresses = [value.data_ptr() if isinstance(value, Tensor) else value for value in arguments]
-
-    def call(_alive: Sequence[Any] = arguments) -> None:
-        function(*addresses)
-
-    return call
 
 
 def _views(flat: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     parts = flat.split([weight[0].numel() for weight in weights.values()], dim=1)
-    return {
-        name: part.view(weight.shape)
-        for part, (name, weight) in zip(parts, weights.items(), strict=True)
-    }
+    named = zip(weights.items(), parts, strict=True)
+    return {name: part.view(weight.shape) for (name, weight), part in named}
 
 
 def _join(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
@@ -202,18 +175,11 @@ def _join(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
 
 
 def _sizes(observables: Sequence[Observable]) -> Tensor:
-    return torch.tensor(
-        [observable.table.shape[:2] for observable in observables], dtype=torch.int64
-    ).flatten()
+    return torch.tensor([each.table.shape[:2] for each in observables], dtype=torch.int64)
 
 
 def _channels(observables: Sequence[Observable]) -> Tensor:
-    return torch.cat(
-        [
-            torch.empty(0, dtype=torch.int64),
-            *(observable.channels.flatten() for observable in observables),
-        ]
-    )
+    return _join([each.channels for each in observables], torch.empty(0, dtype=torch.int64))
 
 
 def _columns(observables: Sequence[Observable], pairs_at: int) -> Tensor:
@@ -231,12 +197,8 @@ def _dense(prepared: programs.Prepared, replica: int, lanes: int) -> Tensor:
     """Return the two matrices of a replica without their zeros, each row padded to a multiple of
     ``lanes``.
     """
-    parts = []
-    for mask, inverse in (
-        (prepared.masks, prepared.training),
-        (~prepared.masks, prepared.validation),
-    ):
-        positions = mask[replica].nonzero().flatten()
-        dense = inverse[replica][positions][:, positions]  # (data of the mask, data of the mask)
-        parts.append(functional.pad(dense, (0, -len(positions) % lanes)).flatten())
+    training, parts = prepared.masks[replica], []
+    for mask, inverse in ((training, prepared.training), (~training, prepared.validation)):
+        dense = inverse[replica][mask][:, mask]  # (data of the mask, data of the mask)
+        parts.append(functional.pad(dense, (0, -len(dense) % lanes)).flatten())
     return torch.cat(parts)

@@ -8,6 +8,7 @@ them. Lesson 19.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -106,41 +107,38 @@ def make_problem(
     TypeError or ValueError for a size that is not accepted. Lesson 19.
     """
     seed, points = random_seed(seed), whole_number("points", points, at_least=2)
-    sizes = {
-        "single_sets": single_sets,
-        "single_data": single_data,
-        "pair_sets": pair_sets,
-        "pair_data": pair_data,
-    }
-    for name, size in sizes.items():
-        whole_number(name, size, at_least=1)
+    whole_number("single_sets", single_sets)
+    whole_number("single_data", single_data)
+    whole_number("pair_sets", pair_sets)
+    whole_number("pair_data", pair_data)
     whole_number("positivity_sets", positivity_sets, at_least=0)
-    whole_number("single_channels", single_channels, at_least=1, at_most=FLAVOURS)
-    whole_number("pair_channels", pair_channels, at_least=1, at_most=FLAVOURS**2)
+    whole_number("single_channels", single_channels, at_most=FLAVOURS)
+    whole_number("pair_channels", pair_channels, at_most=FLAVOURS**2)
     generator = torch.Generator().manual_seed(seed)
     x = torch.logspace(-3, math.log10(0.9), points, dtype=torch.float64)
     quadrature = torch.gradient(x)[0]
-    rises, falls = (_uniform(generator, (8,), *bounds) for bounds in ((0.1, 0.6), (1.0, 3.0)))
-    bump = x**0.5 * (1 - x) ** 3
+    rises, falls = _uniform(generator, (8,), 0.1, 0.6), _uniform(generator, (8,), 1.0, 3.0)
+    rise_and_fall = x**0.5 * (1 - x) ** 3
+    bump = torch.zeros(points, 8, dtype=torch.float64)
+    bump[:, 1] = rise_and_fall / (rise_and_fall @ quadrature)
+    rotation = torch.randn(8, FLAVOURS, generator=generator, dtype=torch.float64) / math.sqrt(8)
+    singles = [
+        _single(generator, f"one flavour {number}", x, single_data, single_channels)
+        for number in range(single_sets)
+    ]
+    pairs = [
+        _pairs(generator, f"two flavours {number}", x, pair_data, pair_channels)
+        for number in range(pair_sets)
+    ]
     problem = FitProblem(
         seed=seed,
         points=x,
         inputs=torch.stack([2 * x - 1, 1 + 2 * x.log() / math.log(1e3)], dim=1),
         shapes=3 * x[:, None] ** rises * (1 - x[:, None]) ** falls,
         quadrature=quadrature,
-        bump=torch.zeros(points, 8, dtype=torch.float64).index_fill(1, torch.tensor([1]), 1.0)
-        * (bump / (bump @ quadrature))[:, None],
-        rotation=torch.randn(8, FLAVOURS, generator=generator, dtype=torch.float64) / math.sqrt(8),
-        observables=(
-            *(
-                _single(generator, f"one flavour {number}", x, single_data, single_channels)
-                for number in range(single_sets)
-            ),
-            *(
-                _pairs(generator, f"two flavours {number}", x, pair_data, pair_channels)
-                for number in range(pair_sets)
-            ),
-        ),
+        bump=bump,
+        rotation=rotation,
+        observables=(*singles, *pairs),
         positivity=(),
         data=torch.empty(0, dtype=torch.float64),
         covariance=torch.empty(0, 0, dtype=torch.float64),
@@ -155,17 +153,13 @@ def make_problem(
     for number in range(positivity_sets):
         condition = _single(generator, f"positivity {number}", x, 10, min(3, FLAVOURS))
         signs = exact_values(condition, truth).sign()
-        positivity.append(
-            Observable(condition.name, condition.table * signs[:, None, None], condition.channels)
-        )
-    fields = {name: getattr(problem, name) for name in problem.__dataclass_fields__}
-    return FitProblem(
-        **fields
-        | {
-            "positivity": tuple(positivity),
-            "data": data,
-            "covariance": shared @ shared.T + uncorrelated.square().diag(),
-        }
+        signed = condition.table * signs[:, None, None]
+        positivity.append(dataclasses.replace(condition, table=signed))
+    return dataclasses.replace(
+        problem,
+        positivity=tuple(positivity),
+        data=data,
+        covariance=shared @ shared.T + uncorrelated.square().diag(),
     )
 
 
@@ -173,13 +167,14 @@ def _uniform(generator: torch.Generator, shape: Sequence[int], low: float, high:
     return low + (high - low) * torch.rand(*shape, generator=generator, dtype=torch.float64)
 
 
-def _bumps(generator: torch.Generator, x: Tensor, count: int) -> Tensor:
-    """Return (count, x): each datum looks at its own stretch of x, with a weight a point of its
+def _bumps(generator: torch.Generator, x: Tensor, *counts: int) -> Tensor:
+    """Return (*counts, x): each datum looks at its own stretch of x, with a weight a point of its
     own.
     """
-    centres = _uniform(generator, (count, 1), float(x[0].log()), float(x[-1].log()))
-    bumps = torch.exp(-((x.log() - centres) ** 2) / 2) + 0.05
-    return bumps / bumps.sum(1, keepdim=True) * _uniform(generator, (count, len(x)), 0.5, 1.5)
+    logs = x.log()
+    centres = _uniform(generator, (*counts, 1), float(logs[0]), float(logs[-1]))
+    bumps = torch.exp(-((logs - centres) ** 2) / 2) + 0.05
+    return bumps / bumps.sum(-1, keepdim=True) * _uniform(generator, (*counts, len(x)), 0.5, 1.5)
 
 
 def _choose(generator: torch.Generator, count: int, of: int) -> Tensor:
@@ -190,7 +185,7 @@ def _single(
     generator: torch.Generator, name: str, x: Tensor, data: int, channels: int
 ) -> Observable:
     weights = torch.randn(data, channels, generator=generator, dtype=torch.float64)
-    table = weights[:, :, None] * _bumps(generator, x, data * channels).view(data, channels, len(x))
+    table = weights[..., None] * _bumps(generator, x, data, channels)
     return Observable(name, table, _choose(generator, channels, FLAVOURS))
 
 
@@ -198,9 +193,7 @@ def _pairs(
     generator: torch.Generator, name: str, x: Tensor, data: int, channels: int
 ) -> Observable:
     weights = torch.randn(data, channels, generator=generator, dtype=torch.float64)
-    left, right = (
-        _bumps(generator, x, data * channels).view(data, channels, len(x)) for _ in range(2)
-    )
+    left, right = (_bumps(generator, x, data, channels) for _ in range(2))
     # (n, F, 1, 1) * (n, F, x, 1) * (n, F, 1, x)
     table = weights[:, :, None, None] * left[..., :, None] * right[..., None, :]
     table = table * _uniform(generator, table.shape, 0.5, 1.5)
@@ -228,12 +221,9 @@ def start_of(problem: FitProblem, seed: int) -> Start:
     """
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(problem.data), generator=generator, dtype=torch.float64)
-    training_indices = torch.randperm(len(problem.data), generator=generator)[
-        : round(_TRAINING_SHARE * len(problem.data))
-    ]
-    mask = torch.zeros(len(problem.data), dtype=torch.bool).index_fill(
-        0, training_indices, value=True
-    )
+    order = torch.randperm(len(problem.data), generator=generator)
+    mask = torch.zeros(len(problem.data), dtype=torch.bool)
+    mask[order[: round(_TRAINING_SHARE * len(mask))]] = True
     weights = {name: weight.detach() for name, weight in net_of(seed).named_parameters()}
     return Start(weights, problem.data + torch.linalg.cholesky(problem.covariance) @ noise, mask)
 
@@ -245,9 +235,10 @@ def inverse_of(covariance: Tensor, mask: Tensor) -> Tensor:
     It is the inverse of the masked matrix. The whole matrix's inverse, masked, is another one: it
     knows what the left out data would say.
     """
-    positions = mask.nonzero().flatten()
-    inverse = torch.linalg.inv(covariance[positions][:, positions]) / len(positions)
-    return torch.zeros_like(covariance).index_put((positions[:, None], positions[None, :]), inverse)
+    inverse = torch.zeros_like(covariance)
+    kept = mask[:, None] & mask
+    inverse[kept] = torch.linalg.inv(covariance[mask][:, mask]).flatten() / mask.sum()
+    return inverse
 
 
 def flavours(problem: FitProblem, outputs: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,22 +43,14 @@ class Prepared:
     def only(self, replica: int) -> Prepared:
         """Return the same of one replica."""
         row = slice(replica, replica + 1)
-        values = {
-            field.name: getattr(self.settings, field.name)
-            for field in dataclasses.fields(self.settings)
-        }
-        sliced: dict[str, Any] = {
-            name: None if value is None else value[row] for name, value in values.items()
-        }
-        settings = stacking.Settings(**sliced)
-        return Prepared(
-            self.problem,
-            {name: weight[row] for name, weight in self.weights.items()},
-            self.data[row],
-            self.masks[row],
-            self.training[row],
-            self.validation[row],
-            settings,
+        return dataclasses.replace(
+            self,
+            weights={name: weight[row] for name, weight in self.weights.items()},
+            data=self.data[row],
+            masks=self.masks[row],
+            training=self.training[row],
+            validation=self.validation[row],
+            settings=stacking.Settings(*(values and values[row] for values in self.settings)),
         )
 
 
@@ -101,16 +94,11 @@ def cast(problem: FitProblem, *, dtype: torch.dtype, device: torch.device) -> Fi
             return value.to(device, dtype if value.is_floating_point() else None)
         if isinstance(value, tuple):
             return tuple(map(move, value))
-        if isinstance(value, Observable):
-            return dataclasses.replace(
-                value, table=move(value.table), channels=move(value.channels)
-            )
+        if isinstance(value, FitProblem | Observable):
+            return type(value)(*map(move, vars(value).values()))
         return value
 
-    return dataclasses.replace(
-        problem,
-        **{field.name: move(getattr(problem, field.name)) for field in dataclasses.fields(problem)},
-    )
+    return move(problem)
 
 
 def violation(values: Tensor) -> Tensor:
@@ -132,12 +120,9 @@ class SingleTrainer:
         self.prepared, self.settings = prepared, prepared.settings
         self.net = problems.net_of(0).to(prepared.data)
         self.net.load_state_dict({name: weight[0] for name, weight in prepared.weights.items()})
-        self.observables = [
-            contractions.boolean_mask(observable) for observable in prepared.problem.observables
-        ]
-        self.conditions = [
-            contractions.boolean_mask(condition) for condition in prepared.problem.positivity
-        ]
+        problem = prepared.problem
+        self.observables = [contractions.boolean_mask(each) for each in problem.observables]
+        self.conditions = [contractions.boolean_mask(each) for each in problem.positivity]
         kind = stacking.OPTIMIZERS[self.settings.optimizers[0]]
         self.optimizer = kind(self.net.parameters(), lr=self.settings.rates[0])
         self.losses: list[float] = []
@@ -145,33 +130,34 @@ class SingleTrainer:
         self.steps_taken, self.stopped = 0, False
         self.best, self.lowest, self.waited = self.net.state_dict(), math.inf, 0
 
-    def loss(self, inverse: Tensor, conditions: Sequence[contractions.Contraction] = ()) -> Tensor:
-        """Return chi2 of the data that ``inverse`` knows, and the cost of ``conditions`` that are
-        violated.
+    def loss(self, outputs: Tensor, data: Tensor, inverse: Tensor, *, conditions: bool) -> Tensor:
+        """Return chi2 of the ``outputs`` (x, 8) for those of the ``data`` (1, n) that ``inverse``
+        (1, n, n) knows, with the cost of ``conditions`` that are violated.
         """
-        outputs = self.net(self.prepared.problem.inputs)  # (x, 8)
         flavoured = problems.flavours(self.prepared.problem, outputs)[..., None]  # (x, 14, 1)
         predictions = torch.cat([observable(flavoured) for observable in self.observables])
-        total = chi2_by_einsum(predictions, self.prepared.data, inverse)[0]
-        return total + sum(violation(condition(flavoured)).sum() for condition in conditions)
+        residual = predictions.T - data  # (1, n)
+        total = torch.einsum("ri,rij,rj->r", residual, inverse, residual)[0]
+        kept = self.conditions if conditions else ()
+        return total + sum(violation(condition(flavoured)).sum() for condition in kept)
 
     def step(self) -> None:
         """Take one step, unless the replica has stopped."""
         if self.stopped:
             return
-        training = self.loss(self.prepared.training, self.conditions)
+        inputs, data = self.prepared.problem.inputs, self.prepared.data
+        training = self.loss(self.net(inputs), data, self.prepared.training, conditions=True)
         with torch.no_grad():
-            validation = self.loss(self.prepared.validation).item()
+            validation = self.loss(
+                self.net(inputs), data, self.prepared.validation, conditions=False
+            ).item()
         self.losses.append(training.item())
         self.validation_losses.append(validation)
         if self.settings.patience is not None:
             self.waited += 1
             if validation < self.lowest:
-                self.best, self.lowest, self.waited = (
-                    copy.deepcopy(self.net.state_dict()),
-                    validation,
-                    0,
-                )
+                self.best = copy.deepcopy(self.net.state_dict())
+                self.lowest, self.waited = validation, 0
             if self.waited >= self.settings.patience[0]:
                 self.stopped = True
                 return
@@ -204,17 +190,17 @@ class Sequential:
     def result(self, steps: int) -> dict[str, Any]:
         """Return the fields of :class:`ReplicaRun` that the training decides."""
 
-        def column(values: list[float]) -> Tensor:
-            return self.like.new_tensor(values + [math.nan] * (steps - len(values)))
+        def columns(name: str) -> Tensor:
+            lists = [getattr(fit, name) for fit in self.fits]
+            padded = [values + [math.nan] * (steps - len(values)) for values in lists]
+            return self.like.new_tensor(padded).T.contiguous()
 
         states = [
             fit.net.state_dict() if fit.settings.patience is None else fit.best for fit in self.fits
         ]
         return {
-            "losses": torch.stack([column(fit.losses) for fit in self.fits], dim=1),
-            "validation_losses": torch.stack(
-                [column(fit.validation_losses) for fit in self.fits], dim=1
-            ),
+            "losses": columns("losses"),
+            "validation_losses": columns("validation_losses"),
             "weights": {name: torch.stack([state[name] for state in states]) for name in states[0]},
             "steps_taken": torch.tensor([fit.steps_taken for fit in self.fits]),
         }
@@ -227,22 +213,29 @@ class BatchedTrainer:
     """A program for all replicas at once; ``evaluate`` differs from program to program."""
 
     def __init__(self, prepared: Prepared, *, fused: bool = False) -> None:
-        self.prepared = prepared
-        self.named = {name: weight.clone() for name, weight in prepared.weights.items()}
-        self.weights = list(self.named.values())
-        self.begin(
-            lambda rates: stacking.StackedOptimizer(
-                self.weights, rates, prepared.settings.optimizers, fused=fused
-            )
-        )
+        named = {name: weight.clone() for name, weight in prepared.weights.items()}
+        optimizer = functools.partial(stacking.StackedOptimizer, fused=fused)
+        self.begin(prepared, named, list(named.values()), optimizer)
 
-    def begin(self, make_optimizer: Callable[[Tensor], Any]) -> None:
-        """Make what a step needs beside the weights and the losses."""
-        rates, self.norms, patience = self.prepared.settings.tensors(self.prepared.data)
-        self.optimizer = make_optimizer(rates)
-        self.stopping = None if patience is None else stacking.Stopping(self.weights, patience)
-        self.losses: list[Tensor] = []
-        self.validation_losses: list[Tensor] = []
+    def begin(
+        self,
+        prepared: Prepared,
+        named: dict[str, Tensor],
+        weights: list[Tensor],
+        optimizer: Callable[..., Any],
+    ) -> None:
+        """Make what a step needs beside the losses; ``weights`` are what the ``optimizer`` moves,
+        ``named`` what comes back.
+        """
+        self.prepared, self.named, self.weights = prepared, named, weights
+        rates, optimizers, norms, patience = prepared.settings
+        like = prepared.data
+        self.optimizer = optimizer(weights, like.new_tensor(rates), optimizers)
+        self.norms = None if norms is None else like.new_tensor(norms)
+        self.stopping = None
+        if patience is not None:
+            self.stopping = stacking.Stopping(weights, torch.tensor(patience, device=like.device))
+        self.losses: list[Tensor] = []  # (2, R) each: of training and of validation
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return training and validation losses (R,), and the gradient of each replica's training
@@ -252,13 +245,16 @@ class BatchedTrainer:
 
     def step(self) -> None:
         """Take one step of every replica that has not stopped."""
-        losses, validation, gradients = self.evaluate()
-        stacking.append_losses(
-            self.losses, self.validation_losses, losses, validation, self.stopping
-        )
+        training, validation, gradients = self.evaluate()
+        losses, active = torch.stack([training.detach(), validation.detach()]), None
+        if self.stopping is not None:
+            losses = torch.where(self.stopping.active, losses, math.nan)
+            self.stopping.look(losses[1])
+            active = self.stopping.active
+        self.losses.append(losses)
         if self.norms is not None:
             stacking.clip_each(gradients, self.norms)
-        self.optimizer.step(gradients, None if self.stopping is None else self.stopping.active)
+        self.optimizer.step(gradients, active)
 
     def run(self, steps: int) -> None:
         """Take up to ``steps`` steps, until every replica has stopped."""
@@ -269,20 +265,18 @@ class BatchedTrainer:
 
     def result(self, steps: int) -> dict[str, Any]:
         """Return the fields of :class:`ReplicaRun` that the training decides."""
-        losses = stacking.pad_with_nan(self.losses, steps)
-        validation = stacking.pad_with_nan(self.validation_losses, steps)
-        steps_taken = (
-            torch.full((losses.shape[1],), steps)
-            if self.stopping is None
-            else self.stopping.steps_taken
-        )
+        taken = torch.stack(self.losses)
+        losses = taken.new_full((steps, *taken.shape[1:]), math.nan)
+        losses[: len(taken)] = taken
+        steps_taken = torch.full((taken.shape[2],), steps)
         if self.stopping is not None:
+            steps_taken = self.stopping.steps_taken.cpu()
             for weight, best in zip(self.weights, self.stopping.best, strict=True):
                 weight.detach().copy_(best)
         return {
-            "losses": losses,
-            "validation_losses": validation,
-            "steps_taken": steps_taken.cpu(),
+            "losses": losses[:, 0],
+            "validation_losses": losses[:, 1],
+            "steps_taken": steps_taken,
             "weights": {name: weight.detach().clone() for name, weight in self.named.items()},
         }
 
@@ -306,7 +300,8 @@ class Stacked(BatchedTrainer):
             [_contraction(kind, observable, len(prepared.data)) for observable in group]
             for group in (problem.observables, problem.positivity)
         )
-        self.joint = prepared.training + prepared.validation if kind == "shared" else None
+        if kind == "shared":
+            self.joint = prepared.training + prepared.validation
         self.both = torch.compile(self._both, dynamic=False) if compiled else self._both
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -315,28 +310,23 @@ class Stacked(BatchedTrainer):
         """
         for weight in self.learned:
             weight.requires_grad_()
-        training, validation = self._losses()
+        if self.kind == "shared":
+            training, validation = self.both(self.learned)
+        else:
+            training = self._loss(self.prepared.training, conditions=True)
+            with torch.no_grad():
+                validation = self._loss(self.prepared.validation, conditions=False)
         gradients = torch.autograd.grad(training.sum(), self.learned)
         return training, validation, list(gradients)
-
-    def _losses(self) -> tuple[Tensor, Tensor]:
-        """Return training losses (R,) with autograd's record, and validation losses (R,)
-        without.
-        """
-        if self.kind == "shared":
-            return self.both(self.learned)
-        training = self._loss(self.prepared.training, conditions=True)
-        with torch.no_grad():
-            return training, self._loss(self.prepared.validation, conditions=False)
 
     def _outputs(self, weights: list[Tensor]) -> Tensor:
         """Return the outputs (R, x, 8) of all networks."""
         return stacked_net(weights, self.prepared.problem.inputs)
 
     def _loss(self, inverse: Tensor, *, conditions: bool) -> Tensor:
-        predictions, condition_values = self._values(self.learned, conditions=conditions)
+        predictions, cost = self._values(self.learned, conditions=conditions)
         total = chi2_by_bmm(predictions, self.prepared.data, inverse)
-        return total if condition_values is None else total + violation(condition_values).sum(0)
+        return total if cost is None else total + cost
 
     def _both(self, weights: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Return both losses of one pass: no datum is in both, so one matrix holds both inverses,
@@ -345,38 +335,38 @@ class Stacked(BatchedTrainer):
         The matrices are symmetric, so the gradient of r A r is twice what comes through one of the
         two r.
         """
-        assert self.joint is not None  # as the kind is "shared"
-        predictions, condition_values = self._values(weights, conditions=True)
+        predictions, cost = self._values(weights, conditions=True)
         residual = predictions.T - self.prepared.data  # (R, n)
         # (R, n), of (R, 1, n) @ (R, n, n)
         half = residual * torch.bmm(residual.detach()[:, None, :], self.joint)[:, 0]
         terms = 2 * half - half.detach()
         training = torch.where(self.prepared.masks, terms, 0).sum(1)
-        if condition_values is not None:
-            training = training + violation(condition_values).sum(0)
+        if cost is not None:
+            training = training + cost
         return training, torch.where(self.prepared.masks, 0, terms.detach()).sum(1)
 
     def _values(self, weights: list[Tensor], *, conditions: bool) -> tuple[Tensor, Tensor | None]:
-        """Return the observables (n, R) and the conditions' values (p, R), None where there are
+        """Return the observables (n, R) and the cost (R,) of the conditions, None where there are
         none.
         """
-        problem, parts = self.prepared.problem, [self.observables]
-        flavoured = problems.flavours(problem, self._outputs(weights))  # (R, x, 14)
+        flavoured = problems.flavours(self.prepared.problem, self._outputs(weights))  # (R, x, 14)
         if self.kind == "gather":
             flavoured = flavoured.transpose(1, 2).contiguous()  # (R, 14, x)
         elif self.kind == "boolean_mask":
             flavoured = flavoured.permute(1, 2, 0)  # (x, 14, R)
         elif self.kind != "padded_einsum":
             flavoured = flavoured.permute(2, 1, 0).contiguous()  # (14, x, R)
-        replicas_first = self.kind in ("gather", "padded_einsum")  # which have the replicas first
+
+        def joined(parts: Sequence[contractions.Contraction]) -> Tensor:
+            values = [part(flavoured) for part in parts]
+            if self.kind in ("gather", "padded_einsum"):  # which have the replicas first
+                return torch.cat(values, dim=1).T
+            return torch.cat(values)
+
+        predictions = joined(self.observables)
         if conditions and self.conditions:
-            parts.append(self.conditions)
-        values = [
-            torch.cat([part(flavoured) for part in group], dim=int(replicas_first))
-            for group in parts
-        ]
-        values = [value.T if replicas_first else value for value in values]
-        return values[0], values[1] if len(values) == 2 else None
+            return predictions, violation(joined(self.conditions)).sum(0)
+        return predictions, None
 
 
 class Separate(Stacked):
@@ -398,11 +388,8 @@ class Separate(Stacked):
         """Return losses, and the gradients (R, ...) of all networks' own weights."""
         training, validation, gradients = super().evaluate()
         tensors = len(self.weights)
-        return (
-            training,
-            validation,
-            [torch.stack(gradients[index::tensors]) for index in range(tensors)],
-        )
+        stacked = [torch.stack(gradients[index::tensors]) for index in range(tensors)]
+        return training, validation, stacked
 
     def _outputs(self, weights: list[Tensor]) -> Tensor:
         tensors = len(self.weights)
@@ -413,16 +400,16 @@ class Separate(Stacked):
 def _contraction(kind: str, observable: Observable, replicas: int) -> contractions.Contraction:
     if kind != "shared":
         return getattr(contractions, kind)(observable)
-    if not observable.of_pairs:
-        return contractions.pair_product(observable)
-    data, channels, points = observable.table.shape[:3]
-    cheapest = contractions.cheapest_contraction(data, channels, points, replicas=replicas).chosen
-    if cheapest == "pair_product":
-        return contractions.pair_product(observable)
-    gathered = getattr(contractions, cheapest)(observable)
+    way = "pair_product"
+    if observable.of_pairs:
+        sizes = observable.table.shape[:3]  # data, channels, points
+        way = contractions.cheapest_contraction(*sizes, replicas=replicas).chosen
+    contraction = getattr(contractions, way)(observable)
+    if way == "pair_product":
+        return contraction
     # from (14, x, R) to what it takes
-    order = (2, 1, 0) if cheapest == "padded_einsum" else (2, 0, 1)
-    return lambda flavoured: gathered(flavoured.permute(*order).contiguous()).T
+    order = (2, 1, 0) if way == "padded_einsum" else (2, 0, 1)
+    return lambda flavoured: contraction(flavoured.permute(*order).contiguous()).T
 
 
 def _net(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
@@ -455,17 +442,9 @@ def stacked_net(
     return hidden
 
 
-def chi2_by_einsum(predictions: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
-    """Return chi2 (R,) of the observables ``predictions`` (n, R) for data (R, n) and inverse
-    covariances (R, n, n).
-    """
-    residual = predictions.T - data
-    return torch.einsum("ri,rij,rj->r", residual, inverse, residual)
-
-
 def chi2_by_bmm(predictions: Tensor, data: Tensor, inverse: Tensor) -> Tensor:
-    """Return the result of :func:`chi2_by_einsum`, by a batched product: of rows, which is faster
-    than of columns.
+    """Return chi2 (R,) of the observables ``predictions`` (n, R) for data (R, n) and inverse
+    covariances (R, n, n), by a batched product: of rows, which is faster than of columns.
     """
     residual = predictions.T - data
     # (R, 1, n) @ (R, n, n)
@@ -478,25 +457,15 @@ class Mapped(BatchedTrainer):
     def __init__(self, prepared: Prepared) -> None:
         super().__init__(prepared)
         trainer = SingleTrainer(prepared.only(0))
-        problem = prepared.problem
 
         def loss(
-            weights: dict[str, Tensor], data: Tensor, inverse: Tensor, conditions: Sequence[Any]
+            weights: dict[str, Tensor], data: Tensor, inverse: Tensor, *, conditions: bool
         ) -> Tensor:
-            outputs = functional_call(trainer.net, weights, (problem.inputs,))
-            flavoured = problems.flavours(problem, outputs)[..., None]  # (x, 14, 1)
-            predictions = torch.cat([observable(flavoured) for observable in trainer.observables])
-            total = chi2_by_einsum(predictions, data[None], inverse[None])[0]
-            return total + sum(violation(condition(flavoured)).sum() for condition in conditions)
+            outputs = functional_call(trainer.net, weights, (prepared.problem.inputs,))
+            return trainer.loss(outputs, data[None], inverse[None], conditions=conditions)
 
-        def training_loss(weights: dict[str, Tensor], data: Tensor, inverse: Tensor) -> Tensor:
-            return loss(weights, data, inverse, trainer.conditions)
-
-        def validation_loss(weights: dict[str, Tensor], data: Tensor, inverse: Tensor) -> Tensor:
-            return loss(weights, data, inverse, ())
-
-        self.gradients_of = vmap(grad_and_value(training_loss))
-        self.validate = vmap(validation_loss)
+        self.gradients_of = vmap(grad_and_value(functools.partial(loss, conditions=True)))
+        self.validate = vmap(functools.partial(loss, conditions=False))
 
     def evaluate(self) -> tuple[Tensor, Tensor, list[Tensor]]:
         """Return losses and gradients of the mapped program."""

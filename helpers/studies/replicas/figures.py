@@ -20,6 +20,7 @@ from helpers.studies._paper import (
     INK,
     QUIET,
     SENDING,
+    WAITING,
     arrow,
     box,
     paper,
@@ -46,50 +47,18 @@ def draw_replicas(stages: Sequence[str], *, replicas: int = 4, title: str) -> Fi
     figure, axes = paper(_width(stages), 2 * (_TOP_IN + height) + 0.5, title=title)
     for looped, top in ((True, _TOP_IN), (False, 2 * _TOP_IN + height + 0.3)):
         calls = len(stages) * (replicas if looped else 1)
-        write(
-            axes,
-            0.12,
-            top - 0.42,
-            f"{'a loop' if looped else 'a stack'}: {calls} calls",
-            size=13,
-            bold=True,
-            ha="left",
-        )
-        _names(axes, stages, replicas, top)
+        heading = f"{'a loop' if looped else 'a stack'}: {calls} calls"
+        write(axes, 0.12, top - 0.42, heading, size=13, bold=True, ha="left")
+        _lanes(axes, stages, replicas, top)
         for index in range(len(stages)):
-            left = _left(index)
-            for replica in range(replicas):
-                y = top + replica * _ROW_IN
-                if looped:
+            if looped:
+                for replica in range(replicas):
                     number = str(replica * len(stages) + index + 1)
-                    box(
-                        axes,
-                        left,
-                        y + 0.05,
-                        _STAGE_IN,
-                        _ROW_IN - 0.1,
-                        number,
-                        colour=tint(COMPUTING, 0.35),
-                    )
-                if index < len(stages) - 1:
-                    middle = y + _ROW_IN / 2
-                    arrow(
-                        axes,
-                        (left + _STAGE_IN, middle),
-                        (left + _STAGE_IN + _GAP_IN, middle),
-                        colour=QUIET,
-                        thick=1,
-                    )
-            if not looped:
-                box(
-                    axes,
-                    left,
-                    top + 0.02,
-                    _STAGE_IN,
-                    height - 0.04,
-                    str(index + 1),
-                    colour=tint(COMPUTING, 0.35),
-                )
+                    _stage(axes, index, top + replica * _ROW_IN, number, tint(COMPUTING, 0.35))
+            else:
+                left, number = _left(index), str(index + 1)
+                colour = tint(COMPUTING, 0.35)
+                box(axes, left, top + 0.02, _STAGE_IN, height - 0.04, number, colour=colour)
     return figure
 
 
@@ -112,30 +81,13 @@ def draw_couplings(
         )
     height = replicas * _ROW_IN
     figure, axes = paper(_width(stages), _TOP_IN + height + 0.75, title=title)
-    _names(axes, stages, replicas, _TOP_IN)
+    _lanes(axes, stages, replicas, _TOP_IN)
     for index, stage in enumerate(stages):
-        left = _left(index)
         for replica in range(replicas):
-            y = _TOP_IN + replica * _ROW_IN
-            box(
-                axes,
-                left,
-                y + 0.05,
-                _STAGE_IN,
-                _ROW_IN - 0.1,
-                colour=tint(DATA, 0.45) if index == 0 else EMPTY,
-            )
-            if index < len(stages) - 1:
-                middle = y + _ROW_IN / 2
-                arrow(
-                    axes,
-                    (left + _STAGE_IN, middle),
-                    (left + _STAGE_IN + _GAP_IN, middle),
-                    colour=QUIET,
-                    thick=1,
-                )
+            colour = tint(DATA, 0.45) if index == 0 else EMPTY
+            _stage(axes, index, _TOP_IN + replica * _ROW_IN, "", colour)
         if stage in couplings:
-            x = left + _STAGE_IN / 2
+            x = _left(index) + _STAGE_IN / 2
             box(axes, x - 0.14, _TOP_IN + 0.02, 0.28, height - 0.04, colour=SENDING)
             write(axes, x, _TOP_IN + height + 0.14, couplings[stage], size=10, va="top", colour=INK)
     return figure
@@ -205,16 +157,9 @@ def draw_changes(changes: Tensor, *, title: str) -> Figure:
     """
     figure, axes = plotting.figure(title=title, height_in=4.2)
     for (row, replica), changed in np.ndenumerate(is_changed(changes).numpy()):
-        axes.scatter(
-            replica,
-            row,
-            s=1700,
-            marker="s",
-            color=SENDING if changed else plotting.COLOURS["waiting"],
-        )
-        axes.text(
-            replica, row, "changed" if changed else "same", ha="center", va="center", fontsize=9
-        )
+        colour, text = (SENDING, "changed") if changed else (WAITING, "same")
+        axes.scatter(replica, row, s=1700, marker="s", color=colour)
+        axes.text(replica, row, text, ha="center", va="center", fontsize=9)
     axes.set_xticks(range(len(REPLICAS)), REPLICAS)
     axes.set_yticks(range(len(MISTAKES)), MISTAKES)
     axes.set(xlim=(-0.5, len(REPLICAS) - 0.5), ylim=(len(MISTAKES) - 0.5, -0.5))
@@ -251,16 +196,18 @@ def _left(index: int) -> float:
     return _NAME_IN + index * (_STAGE_IN + _GAP_IN)
 
 
-def _names(axes: Axes, stages: Sequence[str], replicas: int, top: float) -> None:
+def _stage(axes: Axes, index: int, top: float, number: str, colour: str) -> None:
+    """Draw the box of one replica's stage."""
+    box(axes, _left(index), top + 0.05, _STAGE_IN, _ROW_IN - 0.1, number, colour=colour)
+
+
+def _lanes(axes: Axes, stages: Sequence[str], replicas: int, top: float) -> None:
+    """Write the names of stages and replicas, and draw the arrows from stage to stage."""
     for index, stage in enumerate(stages):
         write(axes, _left(index) + _STAGE_IN / 2, top - 0.12, stage, size=10, colour=QUIET)
     for replica in range(replicas):
-        write(
-            axes,
-            _NAME_IN - 0.12,
-            top + (replica + 0.5) * _ROW_IN,
-            f"replica {replica}",
-            size=10,
-            ha="right",
-            colour=QUIET,
-        )
+        middle, name = top + (replica + 0.5) * _ROW_IN, f"replica {replica}"
+        write(axes, _NAME_IN - 0.12, middle, name, size=10, ha="right", colour=QUIET)
+        for index in range(1, len(stages)):
+            start, end = (_left(index) - _GAP_IN, middle), (_left(index), middle)
+            arrow(axes, start, end, colour=QUIET, thick=1)

@@ -7,8 +7,9 @@ The members never need one another: nothing is synchronised until their answers 
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +17,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from helpers import console, timing
-from helpers.checks import members, number, random_seed, whole_number
+from helpers.checks import members, number, whole_number
 from helpers.models import BasicFCModel
 from helpers.results import Record, derived
 from helpers.studies.data_parallel._execution import RankPool
 from helpers.studies.sgd_parallelism import _problems as problems
-from helpers.studies.sgd_parallelism._problems import Examples, select_examples
-from helpers.studies.sgd_parallelism._stacking import rows, stack_weights, unstack_weights
+from helpers.studies.sgd_parallelism._problems import Examples
+from helpers.studies.sgd_parallelism._stacking import rows, stack_weights
+
+_TIMED_RATE = 1e-6
 
 
 class Overheads(Record):
@@ -74,23 +77,20 @@ def make_ensemble(
     hidden: int,
     inputs: int = 784,
     outputs: int = 10,
-    layers: int = 2,
-    seed: int = 0,
     device: str | torch.device | None = None,
 ) -> list[nn.Module]:
     """Return ``nets`` networks (:class:`.models.BasicFCModel`) that differ in their first weights
     alone.
 
-    They go from ``inputs`` values to ``outputs`` logits in ``layers`` linear layers, ``hidden``
-    wide between them; ``seed`` draws the weights. ``device`` is by default CUDA if there is one.
-    The caller's random numbers stay as they are. Lesson 04.
+    They go from ``inputs`` values to ``outputs`` logits in two linear layers, ``hidden`` wide
+    between them; seed 0 draws the weights. ``device`` is by default CUDA if there is one. The
+    caller's random numbers stay as they are. Lesson 04.
     """
-    nets, seed = whole_number("nets", nets, at_least=1), random_seed(seed)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    nets = whole_number("nets", nets)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        models = [BasicFCModel(inputs, hidden, outputs, layers) for _ in range(nets)]
-    return [model.to(device) for model in models]
+        torch.manual_seed(0)
+        models = [BasicFCModel(inputs, hidden, outputs, 2) for _ in range(nets)]
+    return [model.to(_device(device)) for model in models]
 
 
 def train_in_loop(
@@ -100,19 +100,17 @@ def train_in_loop(
     rate: float | Sequence[float],
     steps: int,
     batch_size: int | None = 64,
-    seed: int = 0,
 ) -> list[nn.Module]:
     """Return trained copies of ``models``: in every step each takes its SGD update, one network
     after another.
 
-    All take ``steps`` on the same batches; ``data``, ``batch_size`` and ``seed`` are those of
+    All take ``steps`` on the same batches; ``data`` and ``batch_size`` are those of
     :func:`train_stale`. ``rate`` is one for all or one a network, as in a search for
     hyper-parameters. Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
     team, examples, rates = _prepare_training(models, data, rate)
-    batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
-    for _ in range(whole_number("steps", steps, at_least=1)):
-        loop_step(team, select_examples(examples, next(batches)), rates)
+    for batch in _batches(examples, batch_size, steps):
+        loop_step(team, batch, rates)
     return team
 
 
@@ -123,24 +121,24 @@ def train_stacked(
     rate: float | Sequence[float],
     steps: int,
     batch_size: int | None = 64,
-    seed: int = 0,
 ) -> list[nn.Module]:
     """Return the networks of :func:`train_in_loop`, to rounding, computed by one operator for all
     of them at a time.
 
-    ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of
-    :func:`train_in_loop`. The weights are stacked along a new first dimension, and ``torch.vmap``
-    turns each matrix product of a network into one batched product. The networks must be of one
-    structure and hold no buffers, whose change cannot be batched.
+    ``models``, ``data``, ``rate``, ``steps`` and ``batch_size`` are those of :func:`train_in_loop`.
+    The weights are stacked along a new first dimension, and ``torch.vmap`` turns each matrix
+    product of a network into one batched product. The networks must be of one structure and hold no
+    buffers, whose change cannot be batched.
 
     Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
     team, examples, rates = _prepare_training(models, data, rate)
     stacked_weights = stack_weights(team)
-    batches = problems.batch_indices(len(examples.inputs), batch_size, seed=seed)
-    for _ in range(whole_number("steps", steps, at_least=1)):
-        stacked_step(team[0], stacked_weights, select_examples(examples, next(batches)), rates)
-    unstack_weights(stacked_weights, team)
+    for batch in _batches(examples, batch_size, steps):
+        stacked_step(team[0], stacked_weights, batch, rates)
+    for member, model in enumerate(team):
+        weights = {name: weight[member] for name, weight in stacked_weights.items()}
+        model.load_state_dict(weights, strict=False)  # as weights that are tied have one name here
     return team
 
 
@@ -152,34 +150,31 @@ def train_in_processes(
     rate: float | Sequence[float],
     steps: int,
     batch_size: int | None = 64,
-    seed: int = 0,
 ) -> tuple[list[nn.Module], float]:
     """Return the networks of :func:`train_in_loop`, each process training a share, and the slowest
     one's seconds a step.
 
-    ``models``, ``data``, ``rate``, ``steps``, ``batch_size`` and ``seed`` are those of
-    :func:`train_in_loop`. ``pool`` is a :class:`helpers.ranks.Ranks`; rank r of W trains models r,
-    r + W, ... in a loop. Sending models and data there and back is outside the time; after they
-    have come the ranks wait for one another once. A rank computes on its GPU where the pool has one
-    for each (nccl), else on the CPU. The results are on the models' own device.
+    ``models``, ``data``, ``rate``, ``steps`` and ``batch_size`` are those of :func:`train_in_loop`.
+    ``pool`` is a :class:`helpers.ranks.Ranks`; rank r of W trains models r, r + W, ... in a loop.
+    Sending models and data there and back is outside the time; after they have come the ranks wait
+    for one another once. A rank computes on its GPU where the pool has one for each (nccl), else on
+    the CPU. The results are on the models' own device.
 
     Raises what :func:`train_in_loop` and the pool raise.
     """
     team, examples, rates = _prepare_training(models, data, rate)
-    device = problems.device_of(team[0])
-    settings = {"steps": steps, "batch_size": batch_size, "seed": seed}
     answers = pool.run(
         _train_share,
         [model.cpu() for model in team],
         Examples(*(part.cpu() for part in examples)),
         rates.tolist(),
-        settings,
+        {"steps": steps, "batch_size": batch_size},
     )
-    trained_models: list[nn.Module] = list(team)
-    for rank, (weights, _) in enumerate(answers):
-        for index, state in zip(range(rank, len(team), len(answers)), weights, strict=True):
-            trained_models[index].load_state_dict(state)
-    return [model.to(device) for model in trained_models], max(step_s for _, step_s in answers)
+    for rank, (states, _) in enumerate(answers):
+        for model, state in zip(team[rank :: len(answers)], states, strict=True):
+            model.load_state_dict(state)
+    device = examples.inputs.device
+    return [model.to(device) for model in team], max(step_s for _, step_s in answers)
 
 
 def _train_share(
@@ -198,10 +193,9 @@ def _train_share(
         share = [model.to(device) for model in share]
         torch.distributed.barrier()
     start_s = time.perf_counter()
-    trained_models = (
-        train_in_loop(share, examples, rate=rates[rank::world_size], **settings) if share else []
-    )
-    states = [model.cpu().state_dict() for model in trained_models]  # which waits for the device
+    if share:
+        share = train_in_loop(share, examples, rate=rates[rank::world_size], **settings)
+    states = [model.cpu().state_dict() for model in share]  # which waits for the device
     return states, (time.perf_counter() - start_s) / settings["steps"]
 
 
@@ -237,46 +231,41 @@ def largest_difference(models: Sequence[nn.Module], others: Sequence[nn.Module])
 
     Raises ValueError when the two lists do not correspond. Lesson 04.
     """
-    models = members("models", models, "models, each a torch.nn.Module", kind=nn.Module)
-    others = members("others", others, "models, each a torch.nn.Module", kind=nn.Module)
-    weights, other_weights = (
-        [list(model.parameters()) for model in model_list] for model_list in (models, others)
+    teams = [
+        members(name, team, "models, each a torch.nn.Module", kind=nn.Module)
+        for name, team in (("models", models), ("others", others))
+    ]
+    shapes, other_shapes = (
+        [[weight.shape for weight in model.parameters()] for model in team] for team in teams
     )
-    if [[a.shape for a in parameters] for parameters in weights] != [
-        [b.shape for b in parameters] for parameters in other_weights
-    ]:
+    if shapes != other_shapes:
         raise ValueError(
             "the two lists do not correspond; give as many models in each, of the same weights"
         )
-    pairs = [
-        pair
-        for parameters, other_parameters in zip(weights, other_weights, strict=True)
-        for pair in zip(parameters, other_parameters, strict=True)
-    ]
-    if not pairs:
-        raise ValueError("these models have no weights to compare; give at least one that has")
-    scale = max(float(a.detach().abs().max()) for a, _ in pairs)
-    return (
-        max(float((a.detach() - b.detach().to(a)).abs().max()) for a, b in pairs) / scale
-        if scale
-        else 0.0
+    weights, other_weights = (
+        [weight.detach() for model in team for weight in model.parameters()] for team in teams
     )
+    if not weights:
+        raise ValueError("these models have no weights to compare; give at least one that has")
+    scale = max(float(weight.abs().max()) for weight in weights)
+    pairs = zip(weights, other_weights, strict=True)
+    difference = max(float((weight - other.to(weight)).abs().max()) for weight, other in pairs)
+    return difference / scale if scale else 0.0
 
 
 def sweep_crossover(
     data: Any,
     *,
-    nets: int = 64,
-    sizes: Sequence[tuple[int, int]] = ((16, 32), (64, 64), (256, 256)),
-    layers: int = 2,
+    nets: int,
+    sizes: Sequence[tuple[int, int]],
+    budget_s: float,
     pool: RankPool | None = None,
-    budget_s: float = 1.0,
     device: str | torch.device | None = None,
 ) -> Crossover:
     """Return the time of a training step of ``nets`` networks, in a loop and stacked, for ``sizes``
     (hidden, batch).
 
-    The networks have ``layers`` linear layers and learn ``data`` (as in :func:`train_stale`) on
+    The networks have two linear layers and learn ``data`` (as in :func:`train_stale`) on
     ``device``, by default CUDA if there is one. The two are run in turns by
     :func:`helpers.timing.compare`, ``budget_s`` for each size. With ``pool`` (a
     :class:`helpers.ranks.Ranks`) the time of its processes stands beside, whose thread setting is
@@ -285,22 +274,14 @@ def sweep_crossover(
 
     Raises TypeError or ValueError for what is not accepted. Lesson 04.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = _device(device)
     examples = problems.examples_of(data, device)
-    inputs = examples.inputs[0].numel()
-    outputs = (
-        examples.targets.shape[1]
-        if examples.targets.is_floating_point()
-        else int(examples.targets.max()) + 1
-    )
+    inputs, targets = examples.inputs[0].numel(), examples.targets
+    outputs = targets.shape[1] if targets.is_floating_point() else int(targets.max()) + 1
     points = []
     for hidden, batch_size in console.track(list(sizes), "sizes", unit="size"):
-        models = make_ensemble(
-            nets, hidden=hidden, inputs=inputs, outputs=outputs, layers=layers, device=device
-        )
-        batch = select_examples(
-            examples, next(problems.batch_indices(len(examples.inputs), batch_size, seed=0))
-        )
+        models = make_ensemble(nets, hidden=hidden, inputs=inputs, outputs=outputs, device=device)
+        batch = next(problems.batches_of(examples, batch_size))
         points.append(_point(models, batch, hidden=hidden, pool=pool, budget_s=budget_s))
     return Crossover(str(device), torch.get_num_threads(), tuple(points))
 
@@ -308,32 +289,23 @@ def sweep_crossover(
 def _point(
     models: list[nn.Module], batch: Examples, *, hidden: int, pool: RankPool | None, budget_s: float
 ) -> CrossoverPoint:
-    # The rate is small, so that however many steps are timed the numbers stay ordinary.
-    rates = torch.full((len(models),), 1e-6, device=batch.inputs.device)
-    stacked_weights = stack_weights(models)
-    comparison = timing.compare(
-        {
-            "loop": lambda: loop_step(models, batch, rates),
-            "stacked": lambda: stacked_step(models[0], stacked_weights, batch, rates),
-        },
-        budget_s=budget_s,
-    )
-    loop, row = comparison.candidate("loop"), comparison.candidate("stacked")
+    comparison = timing.compare(_steps(models, batch), budget_s=budget_s)
+    loop, stacked = comparison.candidates
     processes_s = None
     if pool is not None:
         steps = max(3, round(budget_s / loop.median_s))
         _, processes_s = train_in_processes(
-            pool, models, batch, rate=1e-6, steps=steps, batch_size=None
+            pool, models, batch, rate=_TIMED_RATE, steps=steps, batch_size=None
         )
     return derived(
         CrossoverPoint,
-        row,
+        stacked,
         nets=len(models),
         hidden=hidden,
         batch_size=len(batch.inputs),
         loop_s=loop.median_s,
-        stacked_s=row.median_s,
-        stacked_ratio=row.time_ratio,
+        stacked_s=stacked.median_s,
+        stacked_ratio=stacked.time_ratio,
         stable=comparison.stable,
         modelled_ratio=None,
         processes_s=processes_s,
@@ -341,27 +313,43 @@ def _point(
     )
 
 
-def measure_overheads(
-    *, layers: int = 2, nets: int = 4, budget_s: float = 0.3, device: Any = None
-) -> Overheads:
-    """Return the time of a step that computes next to nothing: networks one wide on one example.
+def measure_overheads(*, device: Any = None) -> Overheads:
+    """Return the time of a step that computes next to nothing: four networks one wide on one
+    example.
 
-    There are ``nets`` networks of ``layers`` linear layers on ``device`` (by default CUDA if there
-    is one), timed for ``budget_s`` in each way. What is left is Python, autograd and the launches:
-    of one network in a loop, and of one stack whatever its size. Raises ValueError for a number
-    that is not accepted. Lesson 04.
+    They are on ``device`` (by default CUDA if there is one), timed for 0.3 s in each way. What is
+    left is Python, autograd and the launches: of one network in a loop, and of one stack whatever
+    its size. Lesson 04.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    models = make_ensemble(nets, hidden=1, inputs=1, outputs=2, layers=layers, device=device)
-    batch = Examples(
-        torch.zeros(1, 1, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    device = _device(device)
+    models = make_ensemble(4, hidden=1, inputs=1, outputs=2, device=device)
+    zeros = torch.zeros(1, 1, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    loop, stack = (
+        timing.measure(step, budget_s=0.3) for step in _steps(models, Examples(*zeros)).values()
     )
-    rates, stacked_weights = torch.full((nets,), 1e-6, device=device), stack_weights(models)
-    loop = timing.measure(lambda: loop_step(models, batch, rates), budget_s=budget_s)
-    stack = timing.measure(
-        lambda: stacked_step(models[0], stacked_weights, batch, rates), budget_s=budget_s
-    )
-    return Overheads(loop.median_s / nets, stack.median_s, loop.stable and stack.stable)
+    return Overheads(loop.median_s / len(models), stack.median_s, loop.stable and stack.stable)
+
+
+def _steps(models: list[nn.Module], batch: Examples) -> dict[str, Callable[[], None]]:
+    """Return a step of all ``models`` on ``batch`` in a loop, and one of their stack.
+
+    The rate is small, so that however many steps are timed the numbers stay ordinary.
+    """
+    rates = torch.full((len(models),), _TIMED_RATE, device=batch.inputs.device)
+    stacked_weights = stack_weights(models)
+    return {
+        "loop": lambda: loop_step(models, batch, rates),
+        "stacked": lambda: stacked_step(models[0], stacked_weights, batch, rates),
+    }
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _batches(examples: Examples, batch_size: int | None, steps: int) -> Iterator[Examples]:
+    """Return the batches of so many ``steps``."""
+    return itertools.islice(problems.batches_of(examples, batch_size), whole_number("steps", steps))
 
 
 def _prepare_training(

@@ -81,14 +81,12 @@ def least_squares(
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
-    features = whole_number("features", features, at_least=1, at_most=math.isqrt(_MOST_NUMBERS))
+    features = whole_number("features", features, at_most=math.isqrt(_MOST_NUMBERS))
     examples = whole_number(
         "examples", examples, at_least=features, at_most=_MOST_NUMBERS // features
     )
-    condition, noise = (
-        number("condition", condition, at_least=1),
-        number("noise", noise, at_least=0),
-    )
+    condition = number("condition", condition, at_least=1)
+    noise = number("noise", noise, at_least=0)
     if features == 1 and condition != 1:
         raise ValueError(
             f"condition={condition:g}: give 1 for one feature (it is largest over smallest)"
@@ -127,16 +125,14 @@ def examples_of(data: Any, device: torch.device) -> Examples:
         if not batches or not all(_is_pair(batch) for batch in batches):
             raise TypeError(f"data holds no batches (inputs, targets); {_DATA_ACCEPTED}")
         examples = Examples(*(torch.cat(part) for part in zip(*batches, strict=True)))
-    if (
-        examples.inputs.ndim == 0
-        or examples.targets.ndim == 0
-        or len(examples.inputs) != len(examples.targets)
-    ):
-        shapes = f"{tuple(examples.inputs.shape)} and {tuple(examples.targets.shape)}"
-        raise ValueError(f"inputs and targets have shapes {shapes}; {_DATA_ACCEPTED}")
-    if len(examples.inputs) == 0:
+    shapes = [tuple(part.shape) for part in examples]
+    if () in shapes or shapes[0][0] != shapes[1][0]:
+        raise ValueError(
+            f"inputs and targets have shapes {shapes[0]} and {shapes[1]}; {_DATA_ACCEPTED}"
+        )
+    if not shapes[0][0]:
         raise ValueError(f"data holds no example; {_DATA_ACCEPTED}")
-    return Examples(examples.inputs.to(device), examples.targets.to(device))
+    return Examples(*(part.to(device) for part in examples))
 
 
 def _is_pair(value: Any) -> bool:
@@ -147,33 +143,30 @@ def _is_pair(value: Any) -> bool:
     )
 
 
-def batch_indices(examples: int, batch_size: int | None, *, seed: int) -> Iterator[Tensor | None]:
-    """Yield the indices of one batch after another without end, each epoch in a new order that
-    ``seed`` decides.
+def batches_of(examples: Examples, batch_size: int | None, *, seed: int = 0) -> Iterator[Examples]:
+    """Yield one batch after another without end, each epoch in a new order that ``seed`` decides.
 
-    The rest of an epoch that fills no batch is left out. None for ``batch_size`` yields None: every
+    The rest of an epoch that fills no batch is left out. None for ``batch_size`` yields every
     example, always.
 
     Raises ValueError for a batch larger than the data.
     """
     if batch_size is None:
-        yield from itertools.repeat(None)
-    batch_size = whole_number("batch_size", batch_size, at_least=1)
-    if batch_size > examples:
+        yield from itertools.repeat(examples)
+    count, batch_size = len(examples.inputs), whole_number("batch_size", batch_size)
+    if batch_size > count:
         raise ValueError(
-            f"batch_size={batch_size} is above the {examples} examples; give at most {examples}, "
-            "or None"
+            f"batch_size={batch_size} is above the {count} examples; give at most {count}, or None"
         )
     generator = torch.Generator().manual_seed(seed)
     while True:
-        order = torch.randperm(examples, generator=generator)
-        yield from order[: examples - examples % batch_size].split(batch_size)
+        order = torch.randperm(count, generator=generator)
+        for indices in order[: count - count % batch_size].split(batch_size):
+            yield select_examples(examples, indices)
 
 
-def select_examples(examples: Examples, indices: Tensor | None) -> Examples:
-    """Return the examples at ``indices``; None is all of them."""
-    if indices is None:
-        return examples
+def select_examples(examples: Examples, indices: Tensor) -> Examples:
+    """Return the examples at ``indices``."""
     indices = indices.to(examples.inputs.device)
     return Examples(examples.inputs[indices], examples.targets[indices])
 
@@ -203,12 +196,9 @@ def copy_for_training(model: nn.Module) -> nn.Module:
     Raises TypeError for what is no module, ValueError for one without a trainable parameter.
     """
     if not isinstance(model, nn.Module):
-        description = (
-            f"the class {model.__name__}"
-            if isinstance(model, type)
-            else f"a {type(model).__name__}"
-        )
-        raise TypeError(f"model is {description}; give a model, such as BasicFCModel()")
+        is_class = isinstance(model, type)
+        found = f"the class {model.__name__}" if is_class else f"a {type(model).__name__}"
+        raise TypeError(f"model is {found}; give a model, such as BasicFCModel()")
     model_copy = copy.deepcopy(model).train()
     if not trainable_parameters(model_copy):
         raise ValueError(
@@ -248,15 +238,9 @@ def weights_digest(model: nn.Module) -> str:
     """
     digest = hashlib.sha256()
     for parameter in trainable_parameters(model):
-        digest.update(
-            parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        )
+        as_bytes = parameter.detach().cpu().contiguous().flatten().view(torch.uint8)
+        digest.update(as_bytes.numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def parameter_bytes(model: nn.Module) -> int:
-    """Return the bytes of the trainable parameters."""
-    return sum(parameter.nbytes for parameter in trainable_parameters(model))
 
 
 class Training:
@@ -267,18 +251,14 @@ class Training:
     """
 
     def __init__(
-        self, model: nn.Module, data: Any, *, rate: float, batch_size: int | None, seed: int
+        self, model: nn.Module, data: Any, *, rate: float, batch_size: int | None = 64
     ) -> None:
-        self.rate, self.seed = number("rate", rate, above=0), random_seed(seed)
+        self.rate = number("rate", rate, above=0)
         self.model = copy_for_training(model)
         self.examples = examples_of(data, device_of(self.model))
-        self.batches = batch_indices(len(self.examples.inputs), batch_size, seed=self.seed)
+        self.batches = batches_of(self.examples, batch_size)
         self.first_loss = self.whole_loss()
         self.losses: list[float] = []
-
-    def next_batch(self) -> Examples:
-        """Return the next batch of the stream."""
-        return select_examples(self.examples, next(self.batches))
 
     def whole_loss(self) -> float:
         """Return the model's loss over all examples."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from helpers.checks import number, numbers, random_seed, whole_number
+from helpers.checks import number, numbers, whole_number
 from helpers.results import Record
 from helpers.studies.sgd_parallelism import _problems as problems
 
@@ -55,7 +55,6 @@ def search_rates(
     seeds: int = 16,
     goal: float = 0.5,
     most_steps: int = 400,
-    seed: int = 1,
 ) -> RateSearch:
     """Return the steps that copies of ``model`` need at each of ``rates`` until their loss is below
     ``goal``.
@@ -64,9 +63,9 @@ def search_rates(
     labels) or a loader of such batches. ``descend(gradient, weights, rates, steps)`` yields the
     weights after each step. All copies descend at once, so ``weights`` is (seeds, rates,
     parameters) and the rates are (rates, 1). Every step draws ``batch_size`` images for each of the
-    ``seeds``, by ``seed``, with replacement. Every second step looks at the mean loss of the first
-    1,000 images. A copy is given up when its loss is three times the first one, or after 40 steps
-    still not below it. The search ends a while after the first rate at which all seeds are below
+    ``seeds``, with replacement. Every second step looks at the mean loss of the first 1,000 images.
+    A copy is given up when its loss is three times the first one, or after 40 steps still not below
+    it. The search ends a while after the first rate at which all seeds are below
     the goal, at the latest after ``most_steps``.
 
     Raises TypeError or ValueError for an argument that is not accepted, and ValueError where at no
@@ -75,14 +74,13 @@ def search_rates(
     """
     rates = numbers("rates", rates, above=0)
     seeds = whole_number("seeds", seeds, at_least=2)
-    batch_size, most_steps = (
-        whole_number("batch_size", batch_size),
-        whole_number("most_steps", most_steps),
-    )
+    batch_size = whole_number("batch_size", batch_size)
+    most_steps = whole_number("most_steps", most_steps)
     goal = number("goal", goal, above=0)
     images, labels = problems.examples_of(data, torch.device("cpu"))
-    networks = _Networks(model, images.flatten(1), labels, seeds=seeds, rates=len(rates))
-    generator = torch.Generator().manual_seed(random_seed(seed))
+    networks = _Networks(model, images.flatten(1), labels)
+    start = networks.start.expand(seeds, len(rates), -1).contiguous()
+    generator = torch.Generator().manual_seed(1)
 
     first_steps = torch.full((seeds, len(rates)), math.inf)
     active = torch.ones_like(first_steps, dtype=torch.bool)
@@ -94,17 +92,16 @@ def search_rates(
         slopes[:, active_rates] = networks.gradient(weights[:, active_rates], indices)
         return slopes
 
-    start_loss = networks.losses(networks.start[:1, :1].flatten(0, 1)).item()
-    descent = descend(gradient, networks.start, torch.tensor(rates)[:, None], most_steps)
+    start_loss = networks.losses(networks.start[None]).item()
+    descent = descend(gradient, start, torch.tensor(rates)[:, None], most_steps)
     for step, weights in enumerate(descent, start=1):
         if step % _LOOK_EVERY:
             continue
         losses = torch.full_like(first_steps, math.inf)
         losses[active] = networks.losses(weights[active])
         first_steps[losses < goal] = step
-        active &= (losses >= goal) & (
-            losses < (start_loss if step > _PATIENCE else problems.BLOWN_UP * start_loss)
-        )
+        most_loss = start_loss if step > _PATIENCE else problems.BLOWN_UP * start_loss
+        active &= (losses >= goal) & (losses < most_loss)
         is_finished = first_steps.isfinite().all(0)
         if is_finished.any() and step > _GOES_ON * first_steps[:, is_finished].amax(0).min():
             break
@@ -121,16 +118,17 @@ def search_rates(
             f"at the best rate, {rates[best]:g}, not all seeds that count came below a loss of "
             f"{goal:g}; give smaller rates, or other seeds"
         )
+    counted = counting_steps[:, best]
     return RateSearch(
         batch_size=batch_size,
         goal=goal,
         rates=tuple(rates),
         best_rate=rates[best],
-        mean_steps=counting_steps[:, best].mean().item(),
-        standard_error=counting_steps[:, best].std().item() / math.sqrt(len(counting_steps))
-        if len(counting_steps) > 1
+        mean_steps=counted.mean().item(),
+        standard_error=counted.std().item() / math.sqrt(len(counted))
+        if len(counted) > 1
         else math.nan,
-        steps=tuple(tuple(row) for row in first_steps.tolist()),
+        steps=tuple(map(tuple, first_steps.tolist())),
     )
 
 
@@ -139,9 +137,7 @@ class _Networks:
     them at once.
     """
 
-    def __init__(
-        self, model: nn.Module, images: Tensor, labels: Tensor, *, seeds: int, rates: int
-    ) -> None:
+    def __init__(self, model: nn.Module, images: Tensor, labels: Tensor) -> None:
         parameters = list(problems.copy_for_training(model).parameters())
         shapes = [tuple(parameter.shape) for parameter in parameters]
         if [len(shape) for shape in shapes] != [2, 1, 2, 1] or shapes[0][1] != images.shape[1]:
@@ -153,8 +149,7 @@ class _Networks:
         self.hidden, self.inputs = shapes[0]
         self.outputs = shapes[2][0]
         self.sizes = [parameter.numel() for parameter in parameters]
-        flat = nn.utils.parameters_to_vector(parameters).detach()
-        self.start = flat.expand(seeds, rates, -1).contiguous()
+        self.start = nn.utils.parameters_to_vector(parameters).detach()
 
     def _layers(self, weights: Tensor) -> tuple[Tensor, ...]:
         """Return the weights and biases (..., outputs, inputs) and (..., 1, outputs) of both
@@ -238,9 +233,8 @@ def noise_scale(model: nn.Module, data: Any) -> float:
     }
 
     def loss(weights: dict[str, Tensor], image: Tensor, target: Tensor) -> Tensor:
-        return problems.loss_of(
-            torch.func.functional_call(model_copy, weights, (image[None],)), target[None]
-        )
+        output = torch.func.functional_call(model_copy, weights, (image[None],))
+        return problems.loss_of(output, target[None])
 
     # (examples, ...) each
     rows = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(weights, *examples)
@@ -263,37 +257,25 @@ class NoisePoint(Record):
     noise_scale: float
 
 
-def follow_noise(
-    model: nn.Module,
-    data: Any,
-    *,
-    rate: float = 0.4,
-    batch_size: int = 256,
-    steps: int = 55,
-    every: int = 5,
-    seed: int = 3,
-) -> list[NoisePoint]:
-    """Return the noise of the gradient after each ``every`` updates while a copy of ``model``
-    learns by plain SGD.
+def follow_noise(model: nn.Module, data: Any) -> list[NoisePoint]:
+    """Return the noise of the gradient after each five updates while a copy of ``model`` learns by
+    plain SGD.
 
     ``data`` is a pair of tensors (inputs, labels) or a loader; the noise is that of all its
-    examples, and the loss that of the first 1,000. The copy of ``model`` takes ``steps`` at
-    ``rate``, and each step draws ``batch_size`` of the examples with replacement, by ``seed``.
-    Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
+    examples, and the loss that of the first 1,000. The copy of ``model`` takes 55 steps at a rate
+    of 0.4, and each draws 256 of the examples with replacement. Raises TypeError or ValueError for
+    an argument that is not accepted. Lesson 04.
     """
-    model_copy, rate = problems.copy_for_training(model), number("rate", rate, above=0)
+    model_copy = problems.copy_for_training(model)
     examples = problems.examples_of(data, problems.device_of(model_copy))
-    batch_size, steps = whole_number("batch_size", batch_size), whole_number("steps", steps)
-    every = whole_number("every", every)
-    generator = torch.Generator().manual_seed(random_seed(seed))
+    first = problems.Examples(*(part[:_EXAMPLES_OF_LOSS] for part in examples))
+    generator = torch.Generator().manual_seed(3)
     points = []
-    for step in range(steps + 1):
-        if step % every == 0:
-            loss, _ = problems.gradient(
-                model_copy, problems.Examples(*(part[:_EXAMPLES_OF_LOSS] for part in examples))
-            )
+    for step in range(56):
+        if step % 5 == 0:
+            loss, _ = problems.gradient(model_copy, first)
             points.append(NoisePoint(step, loss, noise_scale(model_copy, examples)))
-        indices = torch.randint(len(examples.targets), (batch_size,), generator=generator)
+        indices = torch.randint(len(examples.targets), (256,), generator=generator)
         _, slopes = problems.gradient(model_copy, problems.select_examples(examples, indices))
-        problems.descend(model_copy, slopes, rate)
+        problems.descend(model_copy, slopes, 0.4)
     return points

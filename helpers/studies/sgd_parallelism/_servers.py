@@ -13,8 +13,10 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import field
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -69,23 +71,16 @@ class ServerRun(Record):
 
 
 def simulate_server(
-    model: nn.Module,
-    data: Any,
-    *,
-    compute_s: Sequence[float],
-    rate: float,
-    updates: int,
-    batch_size: int | None = 64,
-    seed: int = 0,
+    model: nn.Module, data: Any, *, compute_s: Sequence[float], rate: float, updates: int
 ) -> ServerRun:
     """Train a copy of ``model`` through a parameter server on a simulated clock; the same bits in
     every run.
 
-    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. ``compute_s``
-    has one entry a worker: how long it takes to compute a gradient. A worker fetches the weights
-    and the next batch, works that long, sends its gradient, which is applied at once, and fetches
-    again. Fetching and sending take no time; of workers that finish together the lower number goes
-    first. Learning is real, only the clock is not.
+    ``data``, ``rate`` and the batches are those of :func:`train_stale`. ``compute_s`` has one entry
+    a worker: how long it takes to compute a gradient. A worker fetches the weights and the next
+    batch, works that long, sends its gradient, which is applied at once, and fetches again.
+    Fetching and sending take no time; of workers that finish together the lower number goes first.
+    Learning is real, only the clock is not.
 
     So of W equally fast workers each gradient is W - 1 updates old once all have finished their
     first, and the run is that of ``train_stale(..., delay=W - 1, steps=updates + W - 1)`` bit for
@@ -99,51 +94,47 @@ def simulate_server(
         raise ValueError(
             "compute_s is empty; give one time in seconds for each worker, such as (1.0, 1.0)"
         )
-    updates = whole_number("updates", updates, at_least=1)
-    run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
+    updates = whole_number("updates", updates)
+    run = _Run(model, data, rate=rate)
     # An event: when a gradient is ready, whose it is, at which version its weights were fetched,
     # and the gradient.
     events: list[tuple[float, int, int, float, tuple[Tensor, ...]]] = []
     now_s = 0.0
-    for worker, duration_s in enumerate(durations_s):
-        heapq.heappush(events, (duration_s, worker, 0, *run.gradient(run.model)))
-    while len(run.losses) < updates:
+
+    def fetch(worker: int) -> None:
+        ready_s = now_s + durations_s[worker]
+        loss, slopes = gradient(run.model, next(run.batches))
+        heapq.heappush(events, (ready_s, worker, len(run.losses), loss, slopes))
+
+    for worker in range(len(durations_s)):
+        fetch(worker)
+    while not run.is_over(updates):
         now_s, worker, version, loss, slopes = heapq.heappop(events)
-        if not run.apply(worker, version, loss, slopes):
-            break
-        heapq.heappush(
-            events, (now_s + durations_s[worker], worker, len(run.losses), *run.gradient(run.model))
-        )
+        run.apply(worker, version, loss, slopes)
+        fetch(worker)
     return run.result(
         "parameter server, simulated clock", workers=len(durations_s), simulated_s=now_s
     )
 
 
 def run_server(
-    model: nn.Module,
-    data: Any,
-    *,
-    workers: int,
-    rate: float,
-    updates: int,
-    batch_size: int | None = 64,
-    seed: int = 0,
+    model: nn.Module, data: Any, *, workers: int, rate: float, updates: int
 ) -> ServerRun:
     """Train a copy of ``model`` through a parameter server whose ``workers`` are threads of this
     process.
 
-    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Each worker
-    has weights of its own. It copies the server's under a lock, computes a gradient without it, and
-    takes the lock again to apply it, until ``updates`` have been applied in all. Which gradient is
-    applied when, and so the staleness and the last digits of the loss, differ from run to run;
-    nothing here is a claim about time. One worker is plain SGD, bit for bit. PyTorch's operators
-    let go of Python's lock, so the threads do compute at once.
+    ``data``, ``rate`` and the batches are those of :func:`train_stale`. Each worker has weights of
+    its own. It copies the server's under a lock, computes a gradient without it, and takes the lock
+    again to apply it, until ``updates`` have been applied in all. Which gradient is applied when,
+    and so the staleness and the last digits of the loss, differ from run to run; nothing here is a
+    claim about time. One worker is plain SGD, bit for bit. PyTorch's operators let go of Python's
+    lock, so the threads do compute at once.
 
     Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker
     passes unchanged. Lesson 04.
     """
     workers, updates = whole_number("workers", workers), whole_number("updates", updates)
-    run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
+    run = _Run(model, data, rate=rate)
     lock = threading.Lock()
     replicas = [copy_for_training(run.model) for _ in range(workers)]
 
@@ -153,9 +144,8 @@ def run_server(
             with lock:
                 if run.is_over(updates):
                     return
-                version = len(run.losses)
-                run.copy_weights_to(replica)
-                batch = run.next_batch()
+                version, batch = len(run.losses), next(run.batches)
+                replica.load_state_dict(run.model.state_dict())
             loss, slopes = gradient(replica, batch)
             with lock:
                 if run.is_over(updates):
@@ -167,84 +157,64 @@ def run_server(
 
 
 def run_hogwild(
-    model: nn.Module,
-    data: Any,
-    *,
-    workers: int,
-    rate: float,
-    updates: int,
-    batch_size: int | None = 64,
-    seed: int = 0,
+    model: nn.Module, data: Any, *, workers: int, rate: float, updates: int
 ) -> ServerRun:
     """Train a copy of ``model`` by threads that read and write one set of weights with no lock
     (Hogwild).
 
-    ``data``, ``rate``, ``batch_size`` and ``seed`` are those of :func:`train_stale`. Each of the
-    ``workers`` computes on the shared weights while others change them, and adds its update in
-    place: a gradient may be that of weights which never stood there together, and an addition may
-    be lost (:func:`helpers.studies.sgd_parallelism._servers.count_lost_updates`). ``updates`` are
-    made in all, shared evenly. ``staleness`` counts the updates that others began between a
-    worker's read and its write. Runs differ; that the loss still falls is what is to be seen, and
-    no time is claimed. Source: Recht, Re, Wright and Niu, "Hogwild!: A Lock-Free Approach to
-    Parallelizing Stochastic Gradient Descent" (2011), whose proof asks for sparse updates: those of
-    a dense network are not. On CUDA the threads share one stream, in which kernels follow one
-    another: gradients are stale there, and no addition is lost.
+    ``data``, ``rate`` and the batches are those of :func:`train_stale`. Each of the ``workers``
+    computes on the shared weights while others change them, and adds its update in place: a
+    gradient may be that of weights which never stood there together, and an addition may be lost
+    (:func:`helpers.studies.sgd_parallelism._servers.count_lost_updates`). ``updates`` are made in
+    all, shared evenly. ``staleness`` counts the updates that others began between a worker's read
+    and its write. Runs differ; that the loss still falls is what is to be seen, and no time is
+    claimed. Source: Recht, Re, Wright and Niu, "Hogwild!: A Lock-Free Approach to Parallelizing
+    Stochastic Gradient Descent" (2011), whose proof asks for sparse updates: those of a dense
+    network are not. On CUDA the threads share one stream, in which kernels follow one another:
+    gradients are stale there, and no addition is lost.
 
     Raises TypeError or ValueError for an argument that is not accepted; an exception in a worker
     passes unchanged. Lesson 04.
     """
-    workers = whole_number("workers", workers, at_least=1)
+    workers = whole_number("workers", workers)
     updates = whole_number("updates", updates, at_least=workers)
-    run = _Run(model, data, rate=rate, batch_size=batch_size, seed=seed)
+    run = _Run(model, data, rate=rate)
     counting = threading.Lock()  # for the books alone: the weights are read and written without it
-    begun = [0]
+    begun = 0
     replicas = [run.sharing_replica() for _ in range(workers)]
-    shares = [updates // workers + (worker < updates % workers) for worker in range(workers)]
 
     def work(worker: int) -> None:
-        for _ in range(shares[worker]):
+        nonlocal begun
+        for _ in range(worker, updates, workers):
             with counting:
-                version, batch = begun[0], run.next_batch()
+                version, batch = begun, next(run.batches)
             loss, slopes = gradient(replicas[worker], batch)
             with counting:
-                staleness = begun[0] - version
-                begun[0] += 1
-            if not math.isfinite(loss):
-                with counting:
-                    run.note_update(worker, staleness, loss)
-                return
-            descend(replicas[worker], slopes, run.rate)
+                staleness = begun - version
+                begun += 1
+            if math.isfinite(loss):
+                descend(replicas[worker], slopes, run.rate)
             with counting:
                 run.note_update(worker, staleness, loss)
+            if not math.isfinite(loss):
+                return
 
     run_threads(work, workers)
     return run.result("Hogwild, threads without a lock", workers=workers)
 
 
 def run_threads(work: Callable[[int], None], workers: int) -> None:
-    """Call ``work(worker)`` in one thread a worker, all begun together; raise the first exception
-    of any.
+    """Call ``work(worker)`` in one thread a worker, all begun together; raise the exception of the
+    first worker that has one.
     """
-    failures: list[BaseException] = []
     start = threading.Barrier(workers)
 
-    def run_guarded(worker: int) -> None:
-        try:
-            start.wait()
-            work(worker)
-        except BaseException as failure:
-            failures.append(failure)
+    def begin_together(worker: int) -> None:
+        start.wait()
+        work(worker)
 
-    threads = [
-        threading.Thread(target=run_guarded, args=(worker,), daemon=True)
-        for worker in range(workers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(workers) as threads:
+        list(threads.map(begin_together, range(workers)))
 
 
 class _Run(Training):
@@ -252,22 +222,16 @@ class _Run(Training):
     stale.
     """
 
-    def __init__(self, model: nn.Module, data: Any, **settings: Any) -> None:
-        super().__init__(model, data, **settings)
+    def __init__(self, model: nn.Module, data: Any, *, rate: float) -> None:
+        super().__init__(model, data, rate=rate)
         self._notes: list[tuple[int, int]] = []
         self._stopped = False
 
-    def gradient(self, model: nn.Module) -> tuple[float, tuple[Tensor, ...]]:
-        return gradient(model, self.next_batch())
-
-    def apply(self, worker: int, version: int, loss: float, slopes: tuple[Tensor, ...]) -> bool:
-        """Apply a gradient and note its staleness; False, and the end, at a loss that is not
-        finite.
-        """
+    def apply(self, worker: int, version: int, loss: float, slopes: tuple[Tensor, ...]) -> None:
+        """Apply a gradient and note its staleness; a loss that is not finite is the end."""
         self.note_update(worker, len(self.losses) - version, loss)
         if not self._stopped:
             descend(self.model, slopes, self.rate)
-        return not self._stopped
 
     def note_update(self, worker: int, staleness: int, loss: float) -> None:
         self._notes.append((worker, staleness))
@@ -275,13 +239,6 @@ class _Run(Training):
 
     def is_over(self, updates: int) -> bool:
         return self._stopped or len(self.losses) >= updates
-
-    def copy_weights_to(self, replica: nn.Module) -> None:
-        with torch.no_grad():
-            for target, source in zip(
-                trainable_parameters(replica), trainable_parameters(self.model), strict=True
-            ):
-                target.copy_(source)
 
     def sharing_replica(self) -> nn.Module:
         """Return a module of its own whose trainable parameters lie in the memory of this run's
@@ -295,22 +252,22 @@ class _Run(Training):
         return replica
 
     def result(self, method: str, *, workers: int, simulated_s: float | None = None) -> ServerRun:
-        counts = Counter(staleness for _, staleness in self._notes)
+        delays = [staleness for _, staleness in self._notes]
+        shares = []
+        for worker in range(workers):
+            own = [staleness for sender, staleness in self._notes if sender == worker]
+            shares.append(WorkerShare(worker, len(own), fmean(own) if own else math.nan))
         return ServerRun(
             how=method,
             workers=workers,
             updates=len(self.losses),
-            mean_staleness=sum(staleness for _, staleness in self._notes) / len(self._notes),
-            largest_staleness=max(counts),
-            staleness_counts=dict(sorted(counts.items())),
+            mean_staleness=fmean(delays),
+            largest_staleness=max(delays),
+            staleness_counts=dict(sorted(Counter(delays).items())),
             simulated_s=simulated_s,
-            shares=tuple(self._share(worker) for worker in range(workers)),
+            shares=tuple(shares),
             **self.summary(),
         )
-
-    def _share(self, worker: int) -> WorkerShare:
-        delays = [staleness for sender, staleness in self._notes if sender == worker]
-        return WorkerShare(worker, len(delays), sum(delays) / len(delays) if delays else math.nan)
 
 
 HOW = ("in place", "read, then write")
@@ -362,7 +319,7 @@ def interleave_additions(workers: int) -> Interleavings:
     interleavings, of which 2 leave 2 and 4 leave 1. Every interleaving is run; for n workers there
     are (2 n)! / 2^n. Raises ValueError for more than 4 workers (5 have 113,400). Lesson 04.
     """
-    workers = whole_number("workers", workers, at_least=1)
+    workers = whole_number("workers", workers)
     if workers > 4:
         raise ValueError(
             f"workers={workers} have too many interleavings to run each; give at most 4"
@@ -415,10 +372,10 @@ def count_lost_updates(
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
     boolean("with_lock", with_lock)
-    workers = whole_number("workers", workers, at_least=1)
-    additions = whole_number("additions", additions, at_least=1)
+    workers = whole_number("workers", workers)
+    additions = whole_number("additions", additions)
     choice("how", how, HOW)
-    shared = torch.zeros(whole_number("elements", elements, at_least=1), dtype=torch.int64)
+    shared = torch.zeros(whole_number("elements", elements), dtype=torch.int64)
     guard = threading.Lock() if with_lock else nullcontext()
 
     def work(_: int) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,17 +33,15 @@ def stack_weights(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     models = members("models", models, "models, each a torch.nn.Module", kind=nn.Module)
     if not models:
         raise ValueError("models is empty; give at least one to stack")
-    shapes = [
-        [(name, weight.shape) for name, weight in model.named_parameters()] for model in models
-    ]
-    if (
-        any(model_shapes != shapes[0] for model_shapes in shapes)
-        or len({type(model) for model in models}) > 1
-    ):
+    layers = {
+        (type(model), *((name, weight.shape) for name, weight in model.named_parameters()))
+        for model in models
+    }
+    if len(layers) > 1:
         raise ValueError(
             "the models differ in their layers; give models of one class and one size to stack them"
         )
-    if any(True for model in models for _ in model.buffers()):
+    if any(list(model.buffers()) for model in models):
         raise ValueError(
             f"{type(models[0]).__name__} holds buffers (batch normalisation has some), which a "
             "step changes one network at a time; give models without, or train them in a loop"
@@ -53,16 +50,8 @@ def stack_weights(models: Sequence[nn.Module]) -> dict[str, Tensor]:
         raise ValueError(
             "a part of the models is frozen; give models of which every parameter is trained"
         )
-    weights, _ = stack_module_state(list(models))
+    weights, _ = stack_module_state(models)
     return {name: weight.detach() for name, weight in weights.items()}
-
-
-def unstack_weights(weights: dict[str, Tensor], models: Sequence[nn.Module]) -> None:
-    """Copy each row of the stacked ``weights`` into the parameters of its model."""
-    with torch.no_grad():
-        for member, model in enumerate(models):
-            for name, parameter in model.named_parameters():
-                parameter.copy_(weights[name][member])
 
 
 def rows(values: Tensor, like: Tensor) -> Tensor:
@@ -89,10 +78,8 @@ class StackedOptimizer:
         self.groups = []
         for kind in dict.fromkeys(kinds):
             moves = [torch.zeros_like(weight) for weight in self.weights]
-            group_rates = rates * torch.tensor([replica_kind == kind for replica_kind in kinds]).to(
-                rates
-            )
-            self.groups.append((moves, OPTIMIZERS[kind](moves, lr=1.0, fused=fused), group_rates))
+            own_rates = rates * rates.new_tensor([replica_kind == kind for replica_kind in kinds])
+            self.groups.append((moves, OPTIMIZERS[kind](moves, lr=1.0, fused=fused), own_rates))
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], active: Tensor | None = None) -> None:
@@ -133,9 +120,9 @@ class Stopping:
     """
 
     def __init__(self, weights: Sequence[Tensor], patience: Tensor) -> None:
-        self.patience, self.weights = patience, list(weights)
-        self.best = [weight.detach().clone() for weight in self.weights]
-        self.lowest = torch.full_like(patience, math.inf, dtype=self.weights[0].dtype)
+        self.patience, self.weights = patience, weights
+        self.best = [weight.detach().clone() for weight in weights]
+        self.lowest = torch.full_like(patience, math.inf, dtype=weights[0].dtype)
         self.waited, self.steps_taken = torch.zeros_like(patience), torch.zeros_like(patience)
         self.active = torch.ones_like(patience, dtype=torch.bool)
 
@@ -151,26 +138,13 @@ class Stopping:
         self.steps_taken = self.steps_taken + self.active
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings that differ from replica to replica beyond its data, one entry each: checked,
-    and ready for the stack.
-    """
+class Settings(NamedTuple):
+    """The settings that differ from replica to replica beyond its data, one entry each, checked."""
 
     rates: list[float]
     optimizers: list[str]
     clip_norms: list[float] | None
     patience: list[int] | None
-
-    def tensors(self, like: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return rates, clip norms and patience as tensors (replicas,) on the device of
-        ``like``.
-        """
-        norms = None if self.clip_norms is None else like.new_tensor(self.clip_norms)
-        patience = (
-            None if self.patience is None else torch.tensor(self.patience, device=like.device)
-        )
-        return like.new_tensor(self.rates), norms, patience
 
 
 def settings_of(
@@ -181,72 +155,32 @@ def settings_of(
     Raises TypeError or ValueError for a setting that is not accepted, or of another length.
     """
     return Settings(
-        rates=[number("rate", value, above=0) for value in _per_replica("rate", rate, replicas)],
-        optimizers=[
-            choice("optimizer", value, OPTIMIZERS)
-            for value in _per_replica("optimizer", optimizer, replicas)
-        ],
+        rates=_per_replica("rate", rate, replicas, number, above=0),
+        optimizers=_per_replica("optimizer", optimizer, replicas, choice, accepted=OPTIMIZERS),
         clip_norms=None
         if clip_norm is None
-        else [
-            number("clip_norm", value, above=0)
-            for value in _per_replica("clip_norm", clip_norm, replicas)
-        ],
+        else _per_replica("clip_norm", clip_norm, replicas, number, above=0),
         patience=None
         if patience is None
-        else [
-            whole_number("patience", value, at_least=1)
-            for value in _per_replica("patience", patience, replicas)
-        ],
+        else _per_replica("patience", patience, replicas, whole_number),
     )
 
 
-def _per_replica(name: str, value: Any, replicas: int) -> list[Any]:
-    if (
-        isinstance(value, str)
-        or not isinstance(value, Iterable)
-        or (isinstance(value, Tensor) and value.ndim == 0)
-    ):
-        return [value] * replicas
-    values = (
-        value.tolist()
-        if isinstance(value, Tensor)
-        else members(name, value, f"one {name} a replica")
-    )
+def _per_replica(
+    name: str, value: Any, replicas: int, check: Callable[..., Any], **accepted: Any
+) -> list[Any]:
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        values = [value] * replicas
+    else:
+        values = members(name, value, f"one {name} a replica")
     if len(values) != replicas:
         raise ValueError(
             f"{name} has {len(values)} entries for {replicas} replicas; give one for all, or one "
             "each"
         )
-    return values
-
-
-def append_losses(
-    train_losses: list,
-    val_losses: list,
-    train_loss: Tensor,
-    val_loss: Tensor,
-    stopping: Stopping | None,
-) -> None:
-    """Append a step's losses (replicas,), NaN for replicas that had stopped before it, and let
-    ``stopping`` look.
-    """
-    train_loss, val_loss = train_loss.detach(), val_loss.detach()
-    if stopping is not None:
-        train_loss, val_loss = (
-            torch.where(stopping.active, loss, math.nan) for loss in (train_loss, val_loss)
-        )
-        stopping.look(val_loss)
-    train_losses.append(train_loss)
-    val_losses.append(val_loss)
-
-
-def pad_with_nan(losses: Sequence[Tensor], steps: int) -> Tensor:
-    """Return ``losses`` as (steps, replicas), NaN for steps that no replica took."""
-    stacked = torch.stack(list(losses))
-    return torch.cat(
-        [stacked, stacked.new_full((steps - len(stacked), stacked.shape[1]), math.nan)]
-    )
+    return [check(name, value, **accepted) for value in values]
 
 
 def check_masks(masks: Any, shape: tuple[int, int]) -> Tensor:

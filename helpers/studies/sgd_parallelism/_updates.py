@@ -9,6 +9,7 @@ alone for some steps and then average their weights. Lesson 04.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -52,14 +53,7 @@ class StaleRun(Record):
 
 
 def train_stale(
-    model: nn.Module,
-    data: Any,
-    *,
-    delay: int,
-    rate: float,
-    steps: int,
-    batch_size: int | None = 64,
-    seed: int = 0,
+    model: nn.Module, data: Any, *, delay: int, rate: float, steps: int, batch_size: int | None = 64
 ) -> StaleRun:
     """Train a copy of ``model`` by SGD with gradients that are ``delay`` updates old; return the
     loss curve.
@@ -70,20 +64,20 @@ def train_stale(
     change nothing, ``steps - delay`` updates are made, and delay 0 is plain SGD, bit for bit.
     ``data`` is a pair of tensors (inputs, targets) or a loader, which is read once;
     ``batch_size=None`` takes all examples in every step (no noise). The loss is cross-entropy for
-    whole-number targets, else half the squared error. ``seed`` decides the order of the examples
-    (and what the model draws): the same call gives the same bits. ``model`` stays as it is.
+    whole-number targets, else half the squared error. The order of the examples (and what the model
+    draws) is that of seed 0: the same call gives the same bits. ``model`` stays as it is.
 
     Raises TypeError or ValueError for an argument that is not accepted. Lesson 04.
     """
     delay, steps = whole_number("delay", delay, at_least=0), whole_number("steps", steps)
-    training = problems.Training(model, data, rate=rate, batch_size=batch_size, seed=seed)
+    training = problems.Training(model, data, rate=rate, batch_size=batch_size)
     device = training.examples.inputs.device
     waiting: deque = deque()
     updates = 0
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(training.seed)
-        for _ in range(steps):
-            loss, slopes = problems.gradient(training.model, training.next_batch())
+        torch.manual_seed(0)
+        for batch in itertools.islice(training.batches, steps):
+            loss, slopes = problems.gradient(training.model, batch)
             if not training.note(loss):
                 break
             waiting.append(slopes)
@@ -124,17 +118,13 @@ def growth_factor(rate_times_curvature: float, *, delay: int) -> float:
     """
     delay = whole_number("delay", delay, at_least=0, at_most=_MOST_DELAY)
     coefficients = np.zeros(delay + 2)
-    coefficients[0] = 1.0
-    coefficients[1] -= 1.0
+    coefficients[:2] = 1.0, -1.0
     coefficients[-1] += number("rate_times_curvature", rate_times_curvature, above=0)
     return float(np.abs(np.roots(coefficients)).max())
 
 
-def descend_quadratic(
-    curvature: float, *, rate: float, delay: int, steps: int, start: float = 1.0
-) -> list[float]:
-    """Return w[0] to w[``steps``] of delayed descent at ``rate`` on ``curvature * w^2 / 2``,
-    started at ``start``.
+def descend_quadratic(curvature: float, *, rate: float, delay: int, steps: int) -> list[float]:
+    """Return w[0] = 1 to w[``steps``] of delayed descent at ``rate`` on ``curvature * w^2 / 2``.
 
     >>> descend_quadratic(1.0, rate=0.5, delay=1, steps=3)
     [1.0, 1.0, 0.5, 0.0]
@@ -144,8 +134,8 @@ def descend_quadratic(
     """
     curvature, rate = number("curvature", curvature, above=0), number("rate", rate, above=0)
     delay = whole_number("delay", delay, at_least=0)
-    steps = whole_number("steps", steps, at_least=1, at_most=_MOST_STEPS)
-    path = [number("start", start)]
+    steps = whole_number("steps", steps, at_most=_MOST_STEPS)
+    path = [1.0]
     for step in range(steps):
         slope = curvature * path[step - delay] if step >= delay else 0.0
         path.append(path[-1] - rate * slope)
@@ -195,13 +185,12 @@ def train_local(
     rate: float,
     steps: int,
     batch_size: int | None = 64,
-    seed: int = 0,
 ) -> LocalRun:
     """Train copies of ``model`` on ``workers`` parts of the data and average them every
     ``synchronise_every`` steps.
 
-    ``data`` is as in :func:`train_stale`; ``rate`` is that of SGD and ``seed`` orders the batches.
-    Worker i takes examples i, i + W, i + 2 W, ... and batches of ``batch_size`` of them. All take a
+    ``data`` is as in :func:`train_stale`, and ``rate`` is that of SGD. Worker i takes examples i,
+    i + W, i + 2 W, ... and batches of ``batch_size`` of them, in the order of seed i. All take a
     step, and after each ``synchronise_every`` steps every worker goes on from the mean of their
     weights; the end synchronises too, so there are ``ceil(steps / synchronise_every)``
     synchronisations. Synchronising after every step is data parallelism: the mean of weights that
@@ -213,7 +202,7 @@ def train_local(
     """
     workers, steps = whole_number("workers", workers), whole_number("steps", steps)
     every = whole_number("synchronise_every", synchronise_every)
-    training = problems.Training(model, data, rate=rate, batch_size=None, seed=seed)
+    training = problems.Training(model, data, rate=rate, batch_size=None)
     examples = training.examples
     if len(examples.inputs) < workers:
         raise ValueError(
@@ -221,21 +210,15 @@ def train_local(
             "one"
         )
     team = [training.model, *(problems.copy_for_training(model) for _ in range(workers - 1))]
-    shards = [
-        problems.Examples(*(part[worker::workers] for part in examples))
-        for worker in range(workers)
-    ]
-    streams = [
-        problems.batch_indices(len(shard.inputs), batch_size, seed=seed + worker)
-        for worker, shard in enumerate(shards)
-    ]
-    synchronisations, largest_distance, is_finite = 0, 0.0, True
+    streams = []
+    for worker in range(workers):
+        shard = problems.Examples(*(part[worker::workers] for part in examples))
+        streams.append(problems.batches_of(shard, batch_size, seed=worker))
+    synchronisations, largest_distance = 0, 0.0
     for step in range(1, steps + 1):
         loss = 0.0
-        for member, shard, stream in zip(team, shards, streams, strict=True):
-            own_loss, slopes = problems.gradient(
-                member, problems.select_examples(shard, next(stream))
-            )
+        for member, stream in zip(team, streams, strict=True):
+            own_loss, slopes = problems.gradient(member, next(stream))
             problems.descend(member, slopes, training.rate)
             loss += own_loss / workers
         is_finite = training.note(loss)
@@ -244,13 +227,13 @@ def train_local(
             synchronisations += 1
         if not is_finite:
             break
-    elements = sum(weight.numel() for weight in problems.trainable_parameters(training.model))
+    weights = nn.utils.parameters_to_vector(problems.trainable_parameters(training.model))
     ring = collective(
         "all_reduce",
         "ring",
         world_size=workers,
-        length=elements,
-        element_bytes=problems.parameter_bytes(training.model) // elements,
+        length=len(weights),
+        element_bytes=weights.element_size(),
     )
     return LocalRun(
         workers=workers,
@@ -264,20 +247,12 @@ def train_local(
 
 
 def sweep_local(
-    model: nn.Module,
-    data: Any,
-    *,
-    workers: int,
-    every: Sequence[int],
-    rate: float,
-    steps: int,
-    batch_size: int | None = 64,
-    seed: int = 0,
+    model: nn.Module, data: Any, *, every: Sequence[int], **settings: Any
 ) -> LocalSweep:
     """Train as :func:`train_local` once for each interval in ``every``, from the same weights.
 
-    ``model``, ``data``, ``workers``, ``rate``, ``steps``, ``batch_size``, ``seed`` and what is
-    raised are those of :func:`train_local`. Lesson 04.
+    ``model``, ``data``, the other ``settings`` and what is raised are those of :func:`train_local`.
+    Lesson 04.
     """
     if not every:
         raise ValueError(
@@ -286,16 +261,7 @@ def sweep_local(
     examples = problems.examples_of(data, problems.device_of(problems.copy_for_training(model)))
     return LocalSweep(
         tuple(
-            train_local(
-                model,
-                examples,
-                workers=workers,
-                synchronise_every=interval,
-                rate=rate,
-                steps=steps,
-                batch_size=batch_size,
-                seed=seed,
-            )
+            train_local(model, examples, synchronise_every=interval, **settings)
             for interval in console.track(list(every), "intervals", unit="run")
         )
     )
@@ -307,10 +273,8 @@ def _average(team: Sequence[nn.Module]) -> float:
     """
     squares = [0.0] * len(team)
     with torch.no_grad():
-        for weights in zip(
-            *(problems.trainable_parameters(member) for member in team), strict=True
-        ):
-            mean = torch.stack(list(weights)).mean(0)
+        for weights in zip(*map(problems.trainable_parameters, team), strict=True):
+            mean = torch.stack(weights).mean(0)
             for member, weight in enumerate(weights):
                 squares[member] += float((weight - mean).square().sum())
                 weight.copy_(mean)

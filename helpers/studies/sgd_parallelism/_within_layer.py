@@ -6,7 +6,6 @@ Lesson 04.
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,9 +15,10 @@ from torch import Tensor
 
 from helpers import console, native, timing
 from helpers.checks import choice, whole_number
-from helpers.results import Record, row_of
+from helpers.results import Record, derived, row_of
 
 WAYS = ("rows", "columns", "inner")
+_BYTES = 4  # of a float32
 
 _COMBINE = {
     "rows": "concatenate the rows",
@@ -89,36 +89,22 @@ class ThreadSweep(Record):
     points: tuple[ThreadPoint, ...]
 
 
-def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 4) -> ProductSplit:
+def model_split(m: int, k: int, n: int, *, by: str, parts: int) -> ProductSplit:
     """Return the costs of splitting a product (``m``, ``k``) @ (k, ``n``) into ``parts``: bytes,
     MACs, what is combined.
 
-    Pure arithmetic, split ``by`` "rows", "columns" or "inner": the first parts are one row (column,
-    inner element) larger where the size does not divide. ``itemsize`` is the bytes of a number.
-    Raises ValueError for a way that is not known, or more parts than there are rows (columns, inner
-    elements). Lesson 04.
+    Pure arithmetic for float32, split ``by`` "rows", "columns" or "inner": the first parts are one
+    row (column, inner element) larger where the size does not divide. Raises ValueError for a way
+    that is not known, or more parts than there are rows (columns, inner elements). Lesson 04.
     """
-    m, k, n = (
-        whole_number(name, size, at_least=1) for size, name in ((m, "m"), (k, "k"), (n, "n"))
-    )
-    itemsize = whole_number("itemsize", itemsize, at_least=1)
-    sizes = _sizes({"rows": m, "columns": n, "inner": k}, by, parts)
+    m, k, n = (whole_number(name, size) for name, size in (("m", m), ("k", k), ("n", n)))
+    whole = {"rows": m, "inner": k, "columns": n}
     work = []
-    for part, size in enumerate(sizes):
-        rows, inner, columns = {
-            "rows": (size, k, n),
-            "columns": (m, k, size),
-            "inner": (m, size, n),
-        }[by]
-        work.append(
-            ProductPart(
-                part,
-                rows * inner * itemsize,
-                inner * columns * itemsize,
-                rows * columns * itemsize,
-                rows * inner * columns,
-            )
-        )
+    for part, size in enumerate(_sizes(whole, by, parts)):
+        rows, inner, columns = (whole | {by: size}).values()
+        a_bytes, b_bytes = _BYTES * rows * inner, _BYTES * inner * columns
+        output_bytes, macs = _BYTES * rows * columns, rows * inner * columns
+        work.append(ProductPart(part, a_bytes, b_bytes, output_bytes, macs))
     read = sum(part.a_bytes + part.b_bytes for part in work)
     return ProductSplit(
         by=by,
@@ -130,7 +116,7 @@ def model_split(m: int, k: int, n: int, *, by: str, parts: int, itemsize: int = 
         received_bytes=sum(part.output_bytes for part in work[1:]),
         additions=(len(work) - 1) * m * n if by == "inner" else 0,
         elementwise_before_combining=by != "inner" or len(work) == 1,
-        copied_bytes=read - (m * k + k * n) * itemsize,
+        copied_bytes=read - (m * k + k * n) * _BYTES,
         work=tuple(work),
     )
 
@@ -168,59 +154,33 @@ def combine(pieces: Sequence[Tensor], *, by: str) -> Tensor:
     return torch.cat(list(pieces), dim=0 if by == "rows" else 1)
 
 
-def sweep_threads(
-    fn: Callable[[], Any],
-    *,
-    threads: Sequence[int] | None = None,
-    name: str = "fn",
-    budget_s: float = 0.5,
-) -> ThreadSweep:
-    """Return the time of a call of ``fn`` with each number of CPU ``threads``, by default 1, 2, 4
-    ... and all cores.
+def sweep_threads(fn: Callable[[], Any], *, name: str, budget_s: float) -> ThreadSweep:
+    """Return the time of a call of ``fn`` with 1, 2, 4 ... CPU threads, and with one a core.
 
-    ``speedup`` is the median with the first number of threads over the median; give 1 first.
-    ``budget_s`` is for each number; ``name`` is what ``fn`` is called in the table. The number of
-    threads is afterwards as it was. More threads than free cores may be far slower: what comes back
-    is this machine now, to be drawn and not to be relied on.
+    ``speedup`` is the median with one thread over the median. ``budget_s`` is for each number of
+    threads; ``name`` is what ``fn`` is called in the table. The number of threads is afterwards as
+    it was. More threads than free cores may be far slower: what comes back is this machine now, to
+    be drawn and not to be relied on.
 
-    Raises ValueError for a number of threads that is not accepted, and what
-    :func:`helpers.timing.measure` raises. Lesson 04.
+    Raises what :func:`helpers.timing.measure` raises. Lesson 04.
     """
     cores = os.cpu_count() or 1
-    counts = (
-        _thread_counts(cores)
-        if threads is None
-        else [whole_number("threads", t, at_least=1) for t in threads]
-    )
-    if not counts:
-        raise ValueError("threads is empty; give numbers of threads, such as (1, 2, 4)")
-    timings = []
-    for count in console.track(counts, "threads", unit="setting"):
+    points: list[ThreadPoint] = []
+    for count in console.track(_thread_counts(cores), "threads", unit="setting"):
         with timing.fixed_threads(count):
-            timings.append(timing.measure(fn, budget_s=budget_s, device="cpu"))
-    alone_s = timings[0].median_s * counts[0]
-    points = tuple(
-        ThreadPoint(
-            count,
-            measurement.median_s,
-            measurement.minimum_s,
-            timings[0].median_s / measurement.median_s,
-            alone_s / (count * measurement.median_s),
-            measurement.stable,
-            measurement.reason,
+            measured = timing.measure(fn, budget_s=budget_s, device="cpu")
+        alone_s = points[0].median_s if points else measured.median_s
+        speedup = alone_s / measured.median_s
+        share = alone_s / (count * measured.median_s)
+        points.append(
+            derived(ThreadPoint, measured, threads=count, speedup=speedup, efficiency_share=share)
         )
-        for count, measurement in zip(counts, timings, strict=True)
-    )
-    return ThreadSweep(
-        name=name, cores=cores, stable=all(point.stable for point in points), points=points
-    )
+    return ThreadSweep(name, cores, all(point.stable for point in points), tuple(points))
 
 
 def _thread_counts(cores: int) -> list[int]:
-    powers = itertools.takewhile(
-        lambda count: count < cores, (2**exponent for exponent in itertools.count())
-    )
-    return [*powers, cores]
+    powers = (2**exponent for exponent in range(cores.bit_length()))
+    return [*(count for count in powers if count < cores), cores]
 
 
 def _shape(a: Tensor, b: Tensor) -> tuple[int, int, int]:
@@ -233,7 +193,7 @@ def _shape(a: Tensor, b: Tensor) -> tuple[int, int, int]:
 
 def _sizes(lengths: dict[str, int], by: str, parts: int) -> list[int]:
     choice("by", by, WAYS)
-    length, parts = lengths[by], whole_number("parts", parts, at_least=1)
+    length, parts = lengths[by], whole_number("parts", parts)
     if parts > length:
         unit = {"rows": "rows", "columns": "columns", "inner": "inner elements"}[by]
         raise ValueError(
@@ -250,13 +210,12 @@ DECLARATIONS = {
     "total": "float total(const float* x, int64_t n)",
 }
 
-_BASE = ("-O3", "-march=native", "-std=c++17")
-_ONE_LANE = ("-fno-tree-vectorize", "-fno-unroll-loops")
+_VECTORS = (*native.CPP_FLAGS, "-ftree-vectorize")
 _REORDER = ("-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno")
 FLAGS = {
-    "one lane": (*_BASE, *_ONE_LANE),
-    "vectors": (*_BASE, "-ftree-vectorize"),
-    "vectors, sums reordered": (*_BASE, "-ftree-vectorize", *_REORDER),
+    "one lane": (*native.CPP_FLAGS, "-fno-tree-vectorize", "-fno-unroll-loops"),
+    "vectors": _VECTORS,
+    "vectors, sums reordered": (*_VECTORS, *_REORDER),
 }
 
 
@@ -306,45 +265,39 @@ def compile_lanes() -> dict[str, native.Library]:
     return {variant: native.compile_cpp(source, flags=flags) for variant, flags in FLAGS.items()}
 
 
-def count_lanes(libraries: dict[str, native.Library] | None = None) -> LaneCensus:
+def count_lanes() -> LaneCensus:
     """Return how many arithmetic instructions of each width stand in each function of each variant.
 
     Raises NativeError for a processor that is not x86-64, MissingToolError without a compiler or a
     disassembler. Lesson 04.
     """
-    libraries = compile_lanes() if libraries is None else libraries
+    libraries = compile_lanes()
     rows = [
         _count_function(function, variant, library)
         for function in DECLARATIONS
         for variant, library in libraries.items()
     ]
-    return LaneCensus(compiler=next(iter(libraries.values())).compiler, rows=tuple(rows))
+    return LaneCensus(compiler=libraries["vectors"].compiler, rows=tuple(rows))
 
 
 def _count_function(function: str, variant: str, library: native.Library) -> LaneCount:
     census = native.census(library, function=function)
-    one_lane = census.scalar_fmas + census.scalar_multiplies + census.scalar_adds
     packed = census.packed_fmas + census.packed_multiplies + census.packed_adds
-    return LaneCount(
-        function=function,
+    return derived(
+        LaneCount,
+        census,
         variant=variant,
         fmas=census.multiply_adds,
         multiplies=census.scalar_multiplies + census.packed_multiplies,
         adds=census.scalar_adds + census.packed_adds,
-        one_lane=one_lane,
+        one_lane=census.scalar_fmas + census.scalar_multiplies + census.scalar_adds,
         packed=packed,
-        vector_bits=census.vector_bits,
         lanes=max(1, census.vector_bits // 32) if packed else 1,
     )
 
 
-def lane_calls(
-    function: str,
-    n: int = 4096,
-    *,
-    variants: Sequence[str] = ("one lane", "vectors", "vectors, sums reordered"),
-) -> dict[str, Callable[[], object]]:
-    """Return one call for each of ``variants`` of ``function`` on ``n`` floats, for
+def lane_calls(function: str, n: int = 4096) -> dict[str, Callable[[], object]]:
+    """Return one call for each variant of ``function`` on ``n`` floats, for
     :func:`helpers.timing.compare`.
 
     The default, 4,096 floats an array, stays in the first caches, so that arithmetic and not memory
@@ -353,25 +306,22 @@ def lane_calls(
     raises, ValueError for another function. Lesson 04.
     """
     choice("function", function, DECLARATIONS)
-    n = whole_number("n", n, at_least=1)
-    libraries = compile_lanes()
+    n = whole_number("n", n)
     x, y = torch.ones(n), torch.ones(n)
-    calls: dict[str, Callable[[], object]] = {}
-    for variant in variants:
-        choice("variant", variant, libraries)
-        raw = libraries[variant].function(DECLARATIONS[function]).raw
-        arguments = (
-            (0.0, x.data_ptr(), y.data_ptr(), n) if function == "scaled_add" else (x.data_ptr(), n)
-        )
-        calls[variant] = _keep_alive(raw, arguments, (x, y))
-    return calls
+    arguments = (0.0, x, y, n) if function == "scaled_add" else (x, n)
+    return {
+        variant: bind_call(library.function(DECLARATIONS[function]).raw, arguments)
+        for variant, library in compile_lanes().items()
+    }
 
 
-def _keep_alive(
-    raw: Callable[..., object], arguments: tuple, tensors: tuple
-) -> Callable[[], object]:
-    # the default keeps the tensors whose addresses are handed over
-    def call(_alive: tuple = tensors) -> object:
-        return raw(*arguments)
+def bind_call(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], Any]:
+    """Return a call of ``function`` with these arguments; it keeps the tensors whose addresses are
+    handed over.
+    """
+    addresses = [value.data_ptr() if isinstance(value, Tensor) else value for value in arguments]
+
+    def call(_alive: Sequence[Any] = arguments) -> Any:
+        return function(*addresses)
 
     return call

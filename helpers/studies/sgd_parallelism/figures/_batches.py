@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import NullFormatter
 
 from helpers import plotting
 from helpers.checks import named, number
@@ -27,21 +28,11 @@ def draw_updates(measured: Mapping[int, RateSearch], *, stays: float, shrinks: f
     batches = sorted(measured)
     drawn, axes = plotting.figure(title="", height_in=4.2)
     along = [batches[0] * (batches[-1] / batches[0]) ** (index / 60) for index in range(61)]
-    axes.plot(
-        along,
-        [stays + shrinks / batch for batch in along],
-        color=MODELLED,
-        label="both parts (modelled)",
-    )
-    axes.plot(along, [stays for _ in along], ":", color=MODELLED, label="the part that stays")
-    axes.plot(
-        along,
-        [shrinks / batch for batch in along],
-        "--",
-        linewidth=1.2,
-        color=MODELLED,
-        label="the part that shrinks",
-    )
+    both = [stays + shrinks / batch for batch in along]
+    axes.plot(along, both, color=MODELLED, label="both parts (modelled)")
+    axes.plot(along, [stays] * len(along), ":", color=MODELLED, label="the part that stays")
+    shrinking, label = [shrinks / batch for batch in along], "the part that shrinks"
+    axes.plot(along, shrinking, "--", linewidth=1.2, color=MODELLED, label=label)
     critical = shrinks / stays
     axes.plot([critical], [stays], "D", color="white", markeredgecolor=MODELLED, markersize=9)
     axes.annotate(
@@ -51,14 +42,9 @@ def draw_updates(measured: Mapping[int, RateSearch], *, stays: float, shrinks: f
         textcoords="offset points",
         ha="right",
     )
-    means = {batch: search.mean_steps for batch, search in measured.items()}
-    errors = {batch: search.standard_error for batch, search in measured.items()}
-    _points(axes, means, errors, "measured", "o", MEASURED)
-    _batch_axes(axes, batches)
-    axes.set(
-        xlabel="images in a batch", ylabel="updates until the loss is below 0.5", ylim=(10, None)
-    )
-    axes.legend(loc="upper right")
+    means = {batch: (each.mean_steps, each.standard_error) for batch, each in measured.items()}
+    _points(axes, means, "measured", "o", MEASURED)
+    _finish(axes, batches, xlabel="images in a batch", counted="updates")
     return drawn
 
 
@@ -74,50 +60,28 @@ def draw_rounds(ways: Mapping[str, Mapping[int, tuple[float, float]]]) -> Figure
         raise ValueError(f"{len(ways)} ways of working; give one to {len(_STYLES)}")
     drawn, axes = plotting.figure(title="", height_in=4.2)
     for (name, rounds), (style, colour) in zip(ways.items(), _STYLES, strict=False):
-        _points(
-            axes,
-            {images: mean for images, (mean, _) in rounds.items()},
-            {images: error for images, (_, error) in rounds.items()},
-            name,
-            style,
-            colour,
-        )
-    _batch_axes(axes, sorted({images for rounds in ways.values() for images in rounds}))
-    axes.set(
-        xlabel="images of each worker in a round",
-        ylabel="rounds until the loss is below 0.5",
-        ylim=(10, None),
-    )
-    axes.legend(loc="upper right")
+        _points(axes, rounds, name, style, colour)
+    batches = sorted({images for rounds in ways.values() for images in rounds})
+    _finish(axes, batches, xlabel="images of each worker in a round", counted="rounds")
     return drawn
 
 
 def _points(
-    axes: Axes,
-    means: Mapping[int, float],
-    errors: Mapping[int, float],
-    name: str,
-    style: str,
-    colour: str,
+    axes: Axes, means: Mapping[int, tuple[float, float]], name: str, style: str, colour: str
 ) -> None:
-    axes.errorbar(
-        list(means),
-        list(means.values()),
-        yerr=[errors[batch] for batch in means],
-        fmt=style,
-        color=colour,
-        capsize=3,
-        markersize=7,
-        label=name,
-    )
+    """Draw the means and their standard errors by images."""
+    heights, errors = zip(*means.values(), strict=True)
+    look: dict[str, Any] = {"fmt": style, "color": colour, "capsize": 3, "markersize": 7}
+    axes.errorbar(list(means), heights, yerr=errors, label=name, **look)
 
 
-def _batch_axes(axes: Axes, batches: list[int]) -> None:
+def _finish(axes: Axes, batches: list[int], *, xlabel: str, counted: str) -> None:
+    """Make both axes logarithmic: images, and the updates or rounds that they need."""
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(batches))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda batch, _: f"{batch:,.0f}"))
-    axes.yaxis.set_major_locator(FixedLocator([10, 20, 50, 100, 200]))
+    axes.set(yscale="log", xlabel=xlabel, ylabel=f"{counted} until the loss is below 0.5")
+    axes.set_xticks(batches, [f"{batch:,}" for batch in batches])
+    axes.set_xticks([], minor=True)
+    axes.set_yticks([10, 20, 50, 100, 200], ["10", "20", "50", "100", "200"])
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda rounds, _: f"{rounds:g}"))
+    axes.set_ylim(10, None)
+    axes.legend(loc="upper right")

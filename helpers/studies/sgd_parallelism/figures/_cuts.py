@@ -41,28 +41,21 @@ def draw_cut(side: str) -> Figure:
     drawn once for each, one behind another. Raises ValueError for another side. Lesson 04.
     """
     side = choice("side", side, SIDES)
-    colours = _WORKERS
     drawn, axes = paper(_WIDE_IN, _HEAD_IN + len(_PRODUCTS) * _ROW_IN, title="")
     for row, (name, matrices) in enumerate(_PRODUCTS.items()):
         middle = _HEAD_IN + (row + 0.45) * _ROW_IN
         write(axes, _LEFT_IN, middle - 0.1, name, size=12, bold=True, ha="left")
         is_sum = side not in matrices[2]
-        caption = f"a sum of {len(colours)} terms" if is_sum else "no sum"
-        write(
-            axes,
-            _LEFT_IN,
-            middle + 0.17,
-            caption,
-            size=12,
-            ha="left",
-            colour=INK if is_sum else QUIET,
-        )
+        caption = f"a sum of {len(_WORKERS)} terms" if is_sum else "no sum"
+        ink = INK if is_sum else QUIET
+        write(axes, _LEFT_IN, middle + 0.17, caption, size=12, ha="left", colour=ink)
         for centre, sides in zip(_COLUMNS_IN, matrices, strict=True):
             if is_sum and sides == matrices[2]:
-                for index, colour in reversed(list(enumerate(colours))):
+                for index, colour in reversed(list(enumerate(_WORKERS))):
                     away = _BEHIND_IN * index
                     _matrix(axes, centre + away, middle - away, sides, side, (colour,))
             else:
+                colours = _WORKERS if side in sides else (EMPTY,)
                 _matrix(axes, centre, middle, sides, side, colours)
             _name_sides(axes, centre, middle, sides)
         write(axes, _COLUMNS_IN[0] + 0.66, middle, "@", size=15)
@@ -78,43 +71,24 @@ def _matrix(
     cut: str,
     colours: tuple[str, ...],
 ) -> None:
-    """Draw a matrix of (rows, columns), its pieces in the colours of the workers; one colour is a
-    whole term.
-    """
+    """Draw a matrix of (rows, columns), along the ``cut`` side a piece of each of ``colours``."""
     height, width = (_SIZES_IN[side] for side in sides)
     left, top = centre - width / 2, middle - height / 2
-    if len(colours) == 1 or cut not in sides:
-        pieces = [(left, top, width, height, colours[0] if len(colours) == 1 else EMPTY)]
-    elif cut == sides[0]:
-        length = height / len(colours)
-        pieces = [
-            (left, top + index * length, width, length, colour)
-            for index, colour in enumerate(colours)
-        ]
-    else:
-        length = width / len(colours)
-        pieces = [
-            (left + index * length, top, length, height, colour)
-            for index, colour in enumerate(colours)
-        ]
-    for x, y, wide, high, colour in pieces:
+    down, across = (0, width) if cut == sides[1] else (height, 0)
+    for index, colour in enumerate(colours):
+        part = index / len(colours)
+        corner = left + part * across, top + part * down
+        size = across / len(colours) or width, down / len(colours) or height
         edge = QUIET if colour == EMPTY else "white"
-        axes.add_patch(Rectangle((x, y), wide, high, facecolor=colour, edgecolor=edge, linewidth=1))
+        axes.add_patch(Rectangle(corner, *size, facecolor=colour, edgecolor=edge, linewidth=1))
         if colour == EMPTY:
             write(axes, centre, middle, "all", size=10, colour=QUIET)
 
 
 def _name_sides(axes: Axes, centre: float, middle: float, sides: tuple[str, str]) -> None:
     height, width = (_SIZES_IN[side] for side in sides)
-    axes.text(
-        centre - width / 2 - 0.08,
-        middle,
-        sides[0],
-        rotation=90,
-        ha="right",
-        va="center",
-        fontsize=10,
-    )
+    left = centre - width / 2 - 0.08
+    axes.text(left, middle, sides[0], rotation=90, ha="right", va="center", fontsize=10)
     write(axes, centre, middle + height / 2 + 0.12, sides[1], size=10)
 
 

@@ -4,13 +4,14 @@ threads.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from helpers.checks import members, numbers, one_of
 from helpers.plotting._style import MEASURED, MODELLED, figure
@@ -50,58 +51,39 @@ def draw_split(split: ProductSplit) -> Figure:
     title = f"({split.m}, {split.k}) @ ({split.k}, {split.n}) by {split.by}: {split.combine}"
     # the axes are narrower than the title
     drawn.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
-    cut = {
+    a_cut, b_cut, output_cut = {
         "rows": ("rows", None, "rows"),
         "columns": (None, "columns", "columns"),
-        "inner": ("columns", "rows", None),
-    }
-    a_cut, b_cut, output_cut = cut[split.by]
-    sizes = [_part_size(split, part) for part in range(split.parts)]
+        "inner": ("columns", "rows", "rows"),
+    }[split.by]
+    sizes = [part.macs / (split.m * split.k * split.n) for part in split.work]
     top = max(m, k)
-    left = _matrix(axes, 0.0, top, (m, k), a_cut, sizes, "a")
-    axes.text(left + _GAP_SHARE / 2, top / 2, "@", ha="center", va="center", fontsize=16)
-    left = _matrix(axes, left + _GAP_SHARE, top, (k, n), b_cut, sizes, "b")
-    outputs = split.parts if split.by == "inner" and split.parts > 1 else 1
-    for index in range(outputs):
-        axes.text(
-            left + _GAP_SHARE / 2,
-            top / 2,
-            "+" if index else "=",
-            ha="center",
-            va="center",
-            fontsize=16,
-        )
-        part_sizes = [0.0] * index + [1.0] if outputs > 1 else sizes
-        left = _matrix(
-            axes,
-            left + _GAP_SHARE,
-            top,
-            (m, n),
-            "rows" if outputs > 1 else output_cut,
-            part_sizes,
-            f"term {index}" if outputs > 1 else "output",
-        )
-    axes.set_xlim(-0.05, left + 0.05)
-    axes.set_ylim(-0.25, top + 0.05)
-    axes.set_aspect("equal")
+    # what stands before each matrix, its shape, the cut, the sizes of its parts, and its name
+    matrices = [("", (m, k), a_cut, sizes, "a"), ("@", (k, n), b_cut, sizes, "b")]
+    if split.by == "inner" and split.parts > 1:
+        for index in range(split.parts):
+            whole = [0.0] * index + [1.0]
+            sign = "+" if index else "="
+            matrices.append((sign, (m, n), output_cut, whole, f"term {index}"))
+    else:
+        matrices.append(("=", (m, n), output_cut, sizes, "output"))
+    right = -_GAP_SHARE
+    for sign, shape, cut, part_sizes, name in matrices:
+        middle = right + _GAP_SHARE / 2
+        axes.text(middle, top / 2, sign, ha="center", va="center", fontsize=16)
+        right = _matrix(axes, right + _GAP_SHARE, top, shape, cut, part_sizes, name)
+    axes.set(xlim=(-0.05, right + 0.05), ylim=(-0.25, top + 0.05), aspect="equal")
     axes.set_axis_off()
     handles = [Patch(color=_PARTS[part], label=f"part {part}") for part in range(split.parts)]
     if None in (a_cut, b_cut):
         handles.append(Patch(color=_SHARED, label="needed by every part"))
-    drawn.legend(
-        handles=handles,
-        ncols=min(4, len(handles)),
-        loc="outside lower left",
-        fontsize=11,
-        frameon=False,
-    )
+    _legend(drawn, columns=min(4, len(handles)), handles=handles)
     return drawn
 
 
-def _part_size(split: ProductSplit, part: int) -> float:
-    """Return the share of the side that is cut which this part has."""
-    total_macs = split.m * split.k * split.n
-    return split.work[part].macs / total_macs
+def _legend(drawn: Figure, *, columns: int, **handles: Any) -> None:
+    """Write the legend below the axes."""
+    drawn.legend(loc="outside lower left", ncols=columns, fontsize=11, frameon=False, **handles)
 
 
 def _matrix(
@@ -142,10 +124,8 @@ def draw_limits(
     ValueError where the three are not of one length. Lesson 04.
     """
     delays = numbers("delays", delays, at_least=0)
-    modelled, simulated = (
-        numbers("modelled", modelled, above=0),
-        numbers("simulated", simulated, above=0),
-    )
+    modelled = numbers("modelled", modelled, above=0)
+    simulated = numbers("simulated", simulated, above=0)
     if not len(delays) == len(modelled) == len(simulated) > 0:
         raise ValueError(
             f"{len(delays)} delays, {len(modelled)} modelled, {len(simulated)} found: give equally "
@@ -155,15 +135,12 @@ def draw_limits(
     positions = [delay + 1 for delay in delays]
     axes.plot(positions, modelled, "-", color=MODELLED, label="modelled")
     axes.plot(positions, simulated, "o", color=MEASURED, markersize=9, label="simulated")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(positions))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda position, _: f"{position - 1:g}"))
+    axes.set(xscale="log", yscale="log")
+    axes.set(xlabel="delay (updates)", ylabel="largest stable rate times curvature")
+    axes.set_xticks(positions, [f"{delay:g}" for delay in delays])
+    axes.set_xticks([], minor=True)
     _plain_ticks(axes)
-    axes.set_xlabel("delay (updates)")
-    axes.set_ylabel("largest stable rate times curvature")
-    drawn.legend(loc="outside lower left", ncols=2, fontsize=11, frameon=False)
+    _legend(drawn, columns=2)
     return drawn
 
 
@@ -182,28 +159,23 @@ def draw_crossover(crossover: Crossover) -> Figure:
     if not points:
         raise ValueError("nothing to draw: the sweep has no sizes")
     drawn, axes = figure(title=f"{points[0].nets} networks: time over that of the loop")
-    positions = range(len(points))
     rows = (
         ("modelled_ratio", MODELLED, "D--", "stacked, modelled"),
         ("stacked_ratio", MEASURED, "o-", "stacked, measured"),
         ("processes_ratio", _PROCESSES, "s-", "processes, measured"),
     )
     for name, colour, line, label in rows:
-        known = [
-            (position, getattr(p, name))
-            for position, p in zip(positions, points, strict=True)
-            if getattr(p, name)
-        ]
+        ratios = [getattr(point, name) for point in points]
+        known = [(position, ratio) for position, ratio in enumerate(ratios) if ratio]
         if known:
             axes.plot(*zip(*known, strict=True), line, color=colour, label=label)
     axes.axhline(1, color="#444444", linewidth=1.4, label="the loop")
     axes.set_yscale("log")
     _plain_ticks(axes)
-    axes.set_xticks(positions, [f"{p.hidden} wide\nbatch {p.batch_size}" for p in points])
-    axes.set_xlim(-0.3, len(points) - 0.7)
-    axes.set_xlabel("size of each network")
+    axes.set_xticks(range(len(points)), [f"{p.hidden} wide\nbatch {p.batch_size}" for p in points])
+    axes.set(xlim=(-0.3, len(points) - 0.7), xlabel="size of each network")
     axes.set_ylabel("time over the loop's")
-    drawn.legend(loc="outside lower left", ncols=2, fontsize=11, frameon=False)
+    _legend(drawn, columns=2)
     return drawn
 
 
@@ -221,33 +193,32 @@ def draw_speedup(sweeps: Sequence[ThreadSweep]) -> Figure:
     drawn, axes = figure(title="Speedup by threads")
     counts = sorted({point.threads for sweep in sweeps for point in sweep.points})
     axes.plot(counts, counts, ":", color="#777777", marker="_", label="perfect")
-    for index, sweep in enumerate(sweeps):
+    looks = zip(itertools.cycle(_LINES), itertools.cycle(_DASHES), strict=False)
+    for sweep, (colour, dashes) in zip(sweeps, looks, strict=False):
         axes.plot(
             [point.threads for point in sweep.points],
             [point.speedup for point in sweep.points],
             marker="o",
-            color=_LINES[index % len(_LINES)],
-            linestyle=_DASHES[index % len(_DASHES)],
+            color=colour,
+            linestyle=dashes,
             label=sweep.name,
         )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(counts))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:g}"))
+    axes.set_xticks(counts, [f"{count}" for count in counts])
+    axes.set_xticks([], minor=True)
     _plain_ticks(axes)
-    axes.set_xlabel("threads")
-    axes.set_ylabel("speedup over one thread")
-    drawn.legend(loc="outside lower left", ncols=3, fontsize=11, frameon=False)
+    axes.set(xlabel="threads", ylabel="speedup over one thread")
+    _legend(drawn, columns=3)
     return drawn
 
 
 def _plain_ticks(axes: Axes) -> None:
     """Write the ticks of the y axis as plain numbers."""
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    plain = FuncFormatter(lambda value, _: f"{value:.3g}")
+    axes.yaxis.set_major_formatter(plain)
     low, high = axes.get_ylim()
-    if high / low < 30:  # too few powers of ten to read between
+    is_short = high / low < 30  # too few powers of ten to read between
+    if is_short:
         axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-    else:
-        axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_minor_formatter(plain if is_short else NullFormatter())

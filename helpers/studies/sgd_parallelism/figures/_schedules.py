@@ -47,7 +47,7 @@ class _Panel(NamedTuple):
     source: str
     says: str
     tasks: list[_Task]
-    exchanges: list[tuple[float, float]]  # in which both wait
+    exchanges: list[float]  # in which both wait
     # a worker adds to the weights and fetches them, and waits for nobody
     messages: list[tuple[int, float]]
 
@@ -66,7 +66,7 @@ def draw_sources(
     if until > UNITS:
         raise ValueError(f"until={until:g} is behind the end; give at most {UNITS:g} units")
     drawn, axes = paper(_WIDE_IN, 4 * _PANEL_IN + 0.45, title=title)
-    for index, panel in enumerate((_within_layers(), _examples(), _iterations(), _models())):
+    for index, panel in enumerate(_PANELS):
         _draw(axes, panel, 0.06 + index * _PANEL_IN, until)
     now = _x_of(until)
     axes.plot([now, now], [0.1, 4 * _PANEL_IN], color=QUIET, linewidth=1, linestyle=":")
@@ -86,104 +86,67 @@ def _draw(axes: Axes, panel: _Panel, top: float, until: float) -> None:
     tops = [top + _HEAD_IN, top + _HEAD_IN + _LANE_IN + _BETWEEN_IN]
     for lane, name in enumerate("AB"):
         write(axes, _LEFT_IN - 0.12, tops[lane] + _LANE_IN / 2, name, ha="right", colour=QUIET)
+    between = tops[0] + _LANE_IN, tops[1]
     if panel.messages:
-        box(
-            axes,
-            _x_of(0),
-            tops[0] + _LANE_IN + 0.015,
-            UNITS * _PER_UNIT_IN,
-            _BETWEEN_IN - 0.03,
-            colour=DATA,
-        )
+        width = UNITS * _PER_UNIT_IN
+        box(axes, _x_of(0), between[0] + 0.015, width, _BETWEEN_IN - 0.03, colour=DATA)
     for task in panel.tasks:
         end = min(task.start + task.length, until)
         if task.start < end:
             left, right = _x_of(task.start) + 0.01, _x_of(end) - 0.01
-            axes.add_patch(
-                _rectangle(
-                    left,
-                    tops[task.lane],
-                    right - left,
-                    _LANE_IN,
-                    _BACKWARD if task.backward else _FORWARD,
-                )
-            )
+            colour = _BACKWARD if task.backward else _FORWARD
+            _bar(axes, left, right, tops[task.lane], _LANE_IN, colour)
             if end == task.start + task.length and task.length > 0.4:
                 write(axes, (left + right) / 2, tops[task.lane] + _LANE_IN / 2, task.text, size=10)
-    for start, length in panel.exchanges:
-        end = min(start + length, until)
+    for start in panel.exchanges:
+        end = min(start + _EXCHANGE, until)
         if start < end:
-            axes.add_patch(
-                _rectangle(
-                    _x_of(start),
-                    tops[0],
-                    _x_of(end) - _x_of(start),
-                    2 * _LANE_IN + _BETWEEN_IN,
-                    SENDING,
-                )
-            )
+            _bar(axes, _x_of(start), _x_of(end), tops[0], 2 * _LANE_IN + _BETWEEN_IN, SENDING)
     for lane, when in panel.messages:
         if when <= until:
-            edge = tops[0] + _LANE_IN if lane == 0 else tops[1]
-            outward, middle = (-0.22 if lane == 0 else 0.22), tops[0] + _LANE_IN + _BETWEEN_IN / 2
-            arrow(axes, (_x_of(when), edge + outward), (_x_of(when), middle), thick=1.8)
+            outward, middle = (-0.22, 0.22)[lane], between[0] + _BETWEEN_IN / 2
+            start_at = _x_of(when), between[lane] + outward
+            arrow(axes, start_at, (_x_of(when), middle), thick=1.8)
 
 
-def _rectangle(left: float, top: float, width: float, height: float, colour: str) -> Rectangle:
-    return Rectangle((left, top), width, height, facecolor=colour, edgecolor="none")
+def _bar(axes: Axes, left: float, right: float, top: float, height: float, colour: str) -> None:
+    axes.add_patch(Rectangle((left, top), right - left, height, facecolor=colour, edgecolor="none"))
 
 
-def _within_layers() -> _Panel:
+def _halves(source: str, says: str, text: str, exchanges_after: tuple[int, ...]) -> _Panel:
+    """Return a panel of two workers that do half of each layer, and exchange after some of them."""
     tasks, exchanges, now = [], [], 0.0
     while now < UNITS:
         for index, (layer, backward) in enumerate(_LAYERS):
-            tasks += [_Task(lane, now, 0.5, f"½ {layer}", backward) for lane in (0, 1)]
+            tasks += [_Task(lane, now, 0.5, text + layer, backward) for lane in (0, 1)]
             now += 0.5
-            if index < len(_LAYERS) - 1:  # nobody asks for the gradient of the images
-                exchanges.append((now, _EXCHANGE))
+            if index in exchanges_after:
+                exchanges.append(now)
                 now += _EXCHANGE
-    return _Panel(
-        "within a layer", "half of every layer; exchange between layers", tasks, exchanges, []
-    )
+    return _Panel(source, says, tasks, exchanges, [])
 
 
-def _examples() -> _Panel:
-    tasks, exchanges, now = [], [], 0.0
-    while now < UNITS:
-        for layer, backward in _LAYERS:
-            tasks += [_Task(lane, now, 0.5, layer, backward) for lane in (0, 1)]
-            now += 0.5
-        exchanges.append((now, _EXCHANGE))
-        now += _EXCHANGE
-    return _Panel(
-        "over examples", "half of the images; one exchange per update", tasks, exchanges, []
-    )
-
-
-def _example_tasks(lane: int, begun: int) -> list[_Task]:
-    order = [_LAYERS[(index + begun) % 4] for index in range(int(UNITS))]
-    return [
-        _Task(lane, float(index), 1.0, layer, backward)
-        for index, (layer, backward) in enumerate(order)
+def _wholes(source: str, says: str, ahead: int, messages: list[tuple[int, float]]) -> _Panel:
+    """Return a panel of two workers with trainings of their own, the second so many layers
+    ``ahead``.
+    """
+    tasks = [
+        _Task(lane, float(unit), 1.0, *_LAYERS[(unit + lane * ahead) % len(_LAYERS)])
+        for lane in (0, 1)
+        for unit in range(int(UNITS))
     ]
+    return _Panel(source, says, tasks, [], messages)
 
 
-def _iterations() -> _Panel:
-    messages = [(0, 4.0), (0, 8.0), (1, 2.0), (1, 6.0)]
-    return _Panel(
+_PANELS = (
+    # nobody asks for the gradient of the images
+    _halves("within a layer", "half of every layer; exchange between layers", "½ ", (0, 1, 2)),
+    _halves("over examples", "half of the images; one exchange per update", "", (3,)),
+    _wholes(
         "over updates",
         "own images, weights in common; nobody waits",
-        _example_tasks(0, 0) + _example_tasks(1, 2),
-        [],
-        messages,
-    )
-
-
-def _models() -> _Panel:
-    return _Panel(
-        "over models",
-        "two trainings, which need nothing of each other",
-        _example_tasks(0, 0) + _example_tasks(1, 0),
-        [],
-        [],
-    )
+        2,
+        [(0, 4.0), (0, 8.0), (1, 2.0), (1, 6.0)],
+    ),
+    _wholes("over models", "two trainings, which need nothing of each other", 0, []),
+)

@@ -39,8 +39,7 @@ def draw_tasks() -> Figure:
     drawn, axes = paper(_WIDE_IN, _HEAD_IN + examples * _ROW_IN + _FOOT_IN, title="")
     pitch_in = (_WIDE_IN - 2 * _MARGIN_IN) / columns
     width_in = 0.68 * pitch_in
-    chain = examples // 2
-    middle_in = _HEAD_IN + (examples - 1) / 2 * _ROW_IN
+    chain = examples // 2  # the row in the middle, where the updates stand as well
 
     def position(column: int, row: float) -> tuple[float, float]:
         return _MARGIN_IN + (column + 0.5) * pitch_in, _HEAD_IN + (row + 0.3) * _ROW_IN
@@ -51,32 +50,25 @@ def draw_tasks() -> Figure:
     ]
     for step in range(steps):
         first = step * (2 * layers + 1)
-        update_position = position(first + 2 * layers, (examples - 1) / 2)
-        for row in [*(row for row in range(examples) if row != chain), chain]:  # the chain on top
+        update_position = position(first + 2 * layers, chain)
+        for row in sorted(range(examples), key=lambda row: row == chain):  # the chain on top
             marked = row == chain
             positions = [position(first + column, row) for column in range(len(order))]
-            before = [position(first - 1, (examples - 1) / 2)] if step else []
+            before = [position(first - 1, chain)] if step else []
             for start, end in itertools.pairwise([*before, *positions, update_position]):
                 _wait(axes, start, end, width_in, marked=marked)
             for at, (text, colour) in zip(positions, order, strict=True):
                 _task(axes, at, width_in, text, colour, marked=marked)
         _task(axes, update_position, width_in, "update", DATA, marked=True)
-        write(
-            axes,
-            position(first + layers, 0)[0],
-            0.14,
-            f"step {step + 1}",
-            size=12,
-            bold=True,
-            colour=QUIET,
-        )
+        middle, _ = position(first + layers, 0)
+        write(axes, middle, 0.14, f"step {step + 1}", size=12, bold=True, colour=QUIET)
     tasks = steps * (2 * layers * examples + 1)
     legend = {
         "layer, forward": (_FORWARD, "none"),
         "layer, backward": (_BACKWARD, "none"),
         f"longest chain, {columns} of {tasks} tasks": ("white", SENDING),
     }
-    keys(axes, _MARGIN_IN, middle_in + examples / 2 * _ROW_IN + 0.2, legend)
+    keys(axes, _MARGIN_IN, _HEAD_IN + (chain + examples / 2) * _ROW_IN + 0.2, legend)
     return drawn
 
 
@@ -84,18 +76,8 @@ def _task(
     axes: Axes, at: tuple[float, float], width_in: float, text: str, colour: str, *, marked: bool
 ) -> None:
     left, top = at[0] - width_in / 2, at[1] - _BOX_IN / 2
-    box(
-        axes,
-        left,
-        top,
-        width_in,
-        _BOX_IN,
-        text,
-        colour=colour,
-        edge=SENDING if marked else "none",
-        thick=2.2,
-        size=9.5 if len(text) > 1 else 12,
-    )
+    edge, size = SENDING if marked else "none", 9.5 if len(text) > 1 else 12
+    box(axes, left, top, width_in, _BOX_IN, text, colour=colour, edge=edge, thick=2.2, size=size)
 
 
 def _wait(

@@ -3,6 +3,7 @@ timed.
 """
 
 import copy
+import itertools
 import math
 
 import pytest
@@ -63,9 +64,7 @@ def test_stacked_equals_the_loop_and_the_loop_is_sgd(rate, nets, examples):
     for place, net in enumerate(nets):
         own_rate = rate if isinstance(rate, float) else rate[place]
         optimizer = torch.optim.SGD(net.parameters(), lr=own_rate)
-        batches = problems.batch_indices(96, 32, seed=0)
-        for _ in range(20):
-            batch = problems.select_examples(examples, next(batches))
+        for batch in itertools.islice(problems.batches_of(examples, 32), 20):
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(batch.inputs), batch.targets).backward()
             optimizer.step()
