@@ -3,8 +3,7 @@ where it was read.
 
 The figures stand in ``devices.toml`` beside this module. A figure that no source was found for is
 None and is shown as unknown. Peaks are kept dense and sparse apart: published tables mix the two,
-and are then wrong by a factor of two (:func:`helpers.hardware._devices.published_errors`). Lessons
-01 and 02.
+and are then wrong by a factor of two. Lessons 01 and 02.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import difflib
 import functools
 import math
 import re
-import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
@@ -238,8 +236,9 @@ def devices() -> tuple[Device, ...]:
 
     Lesson 02.
     """
-    data = device_data()
-    return tuple(_device(entry, device_sources(data)) for entry in data["device"])
+    data = read_toml("helpers.hardware", "devices.toml")
+    sources = device_sources(data)
+    return tuple(_device(entry, sources) for entry in data["device"])
 
 
 def device(name: str) -> Device:
@@ -368,12 +367,9 @@ def _origin(fact: Fact | Peak | None) -> dict[str, str]:
     }
 
 
-@functools.cache
-def device_data() -> Mapping[str, Any]:
-    """Return ``devices.toml`` as it stands."""
-    return tomllib.loads(
-        resources.files("helpers.hardware").joinpath("devices.toml").read_text(encoding="utf-8")
-    )
+def read_toml(package: str, name: str) -> Mapping[str, Any]:
+    """Return the data file ``name`` of ``package`` as it stands."""
+    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def device_sources(data: Mapping[str, Any]) -> dict[str, Source]:
@@ -439,143 +435,3 @@ def _near(normal_name: str) -> list[str]:
     ]
     close = begins or [names[match] for match in difflib.get_close_matches(normal_name, names, n=3)]
     return list(dict.fromkeys(close))
-
-
-_EVEN_RATIO = 1.0
-
-
-class OnChipMemory(Record):
-    """One device's memory on the chip, all cores together, level by level; None is unknown or not
-    there.
-
-    ``registers_to_l2_ratio`` above 1 is the inversion: more in registers than in the cache behind
-    them. Lesson 01.
-    """
-
-    name: str
-    kind: str
-    introduced: str | None
-    register_bytes: int | None
-    l1_bytes: int | None
-    shared_bytes: int | None
-    l2_bytes: int | None
-    l3_bytes: int | None
-    registers_to_l2_ratio: float | None
-
-    @property
-    def inverted(self) -> bool | None:
-        """Whether the registers hold more than the second-level cache; None where one of the two is
-        unknown.
-        """
-        return (
-            None if self.registers_to_l2_ratio is None else self.registers_to_l2_ratio > _EVEN_RATIO
-        )
-
-
-class MemoryInversion(Record):
-    """Registers, first and second level of GPUs against processors; the medians are of the devices
-    known.
-
-    Lesson 01.
-    """
-
-    gpu_median_ratio: float | None
-    cpu_median_ratio: float | None
-    devices: tuple[OnChipMemory, ...]
-
-
-class PublishedError(Record):
-    """A published table's rate beside ours; a ``claim_ratio`` near 2 is a sparse rate given for a
-    dense one.
-
-    Lesson 02.
-    """
-
-    device: str
-    dtype: str
-    said: str
-    claimed_flops_per_s: float
-    dense_flops_per_s: float
-    claim_ratio: float
-    published_by: str
-    source: Source = field(repr=False)
-
-
-class PublishedErrors(Record):
-    """Rates that public tables call dense, or do not call sparse, held to ours. Lesson 02."""
-
-    median_ratio: float
-    claims: tuple[PublishedError, ...]
-
-
-def memory_inversion(names: Sequence[str] | None = None) -> MemoryInversion:
-    """Return the memory on the chips of the devices called ``names``, by default of all whose
-    registers are known.
-
-    Raises TypeError for one name instead of a list, ValueError for an unknown or ambiguous name, as
-    :func:`helpers.hardware._devices.device`.
-
-    >>> rows = memory_inversion(["NVIDIA V100", "NVIDIA H200", "EPYC 7713"]).devices
-    >>> [(row.name, round(row.registers_to_l2_ratio, 2)) for row in rows]
-    [('V100 SXM2', 3.33), ('H200 SXM', 0.66), ('EPYC 7713', 0.01)]
-
-    Lesson 01.
-    """
-    if isinstance(names, str):
-        raise TypeError(f"names is a list of names, such as [{names!r}]")
-    if names is None:
-        chosen = [entry for entry in devices() if entry.register_bytes is not None]
-    else:
-        chosen = [device(name) for name in names]
-    rows = tuple(_on_chip(entry) for entry in chosen)
-    return MemoryInversion(_median_ratio(rows, "gpu"), _median_ratio(rows, "cpu"), rows)
-
-
-def published_errors() -> PublishedErrors:
-    """Return the rates of public tables that this course found wrong, each with its ratio to the
-    dense rate.
-
-    Every one was read in the table that it is laid to; the address is in the claim's ``source``.
-
-    >>> round(published_errors().median_ratio, 1)
-    2.0
-
-    Lesson 02.
-    """
-    data = device_data()
-    sources = device_sources(data)
-    claims = tuple(_claim(entry, sources[entry["source"]]) for entry in data["claim"])
-    return PublishedErrors(statistics.median(claim.claim_ratio for claim in claims), claims)
-
-
-def _on_chip(entry: Device) -> OnChipMemory:
-    registers, l2 = entry.register_bytes, entry.l2_bytes
-    ratio = None if registers is None or l2 is None else registers / l2
-    return results.derived(OnChipMemory, entry, registers_to_l2_ratio=ratio)
-
-
-def _median_ratio(rows: Sequence[OnChipMemory], kind: str) -> float | None:
-    ratios = [
-        row.registers_to_l2_ratio
-        for row in rows
-        if row.kind == kind and row.registers_to_l2_ratio is not None
-    ]
-    return statistics.median(ratios) if ratios else None
-
-
-def _claim(entry: dict, source: Source) -> PublishedError:
-    claimed_flops_per_s = amount(entry["flops_per_s"])
-    peak = device(entry["device"]).peak(entry["dtype"])
-    assert peak is not None
-    assert peak.dense_flops_per_s is not None  # the file has the peak of each claim
-    dense = peak.dense_flops_per_s
-    return PublishedError(
-        entry["device"],
-        entry["dtype"],
-        entry["said"],
-        claimed_flops_per_s,
-        dense,
-        claimed_flops_per_s / dense,
-        source.title,
-        source,
-    )
