@@ -37,7 +37,6 @@ DTYPES = (
     "int8",
     "int4",
 )
-SOURCE_KINDS = ("vendor", "paper", "reference", "community")
 
 _MARKETING = (
     "nvidia",
@@ -51,7 +50,6 @@ _MARKETING = (
     "processor",
     "cpu",
 )
-_BITS_PER_BYTE = 8
 
 
 class Source(Record):
@@ -157,12 +155,6 @@ class Device(Record):
         """
         return _product(self.cores, self.core_shared_bytes)
 
-    @property
-    def bus_bandwidth_bytes_per_s(self) -> float | None:
-        """The bandwidth that bus width and data rate come to; None where one of them is unknown."""
-        bits_per_s = _product(self.memory_bus_bits, self.memory_rate_per_s)
-        return None if bits_per_s is None else bits_per_s / _BITS_PER_BYTE
-
     def fact(self, name: str) -> Fact | None:
         """Return the figure ``name`` with its source, None where it is unknown.
 
@@ -208,7 +200,8 @@ class Device(Record):
             if rate is not None
         ]
         return pd.DataFrame(
-            [{"figure": figure, "value": value, **_origin(fact)} for figure, value, fact in rows]
+            [(figure, value, *_origin(fact)) for figure, value, fact in rows],
+            columns=["figure", "value", "source", "kind", "address", "read", "note"],
         )
 
 
@@ -261,15 +254,10 @@ def device(name: str) -> Device:
             f"device takes a name such as 'NVIDIA H200', not {name!r} ({type(name).__name__})"
         )
     normal_name = _normal(name)
-    for entry in devices():
-        if normal_name and normal_name in {
-            _normal(alias) for alias in (entry.name, *entry.aliases)
-        }:
-            return entry
+    if normal_name in _by_name():
+        return _by_name()[normal_name]
     near = _near(normal_name)
-    if len(near) > 1 and all(
-        _normal(near_name)[: len(normal_name)] == normal_name for near_name in near
-    ):
+    if len(near) > 1 and all(_normal(near_name).startswith(normal_name) for near_name in near):
         raise ValueError(f"{name!r} may be {' or '.join(near)}, and they differ; say which")
     suggestion = (
         f"near it: {', '.join(near)}"
@@ -297,13 +285,10 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
             f"known_device takes a name or a machine card, not {machine!r:.40} "
             f"({type(machine).__name__})"
         )
-    name = (
-        machine
-        if isinstance(machine, str)
-        else machine.gpus[0].name
-        if machine.gpus
-        else machine.model
-    )
+    if isinstance(machine, str):
+        name: str | None = machine
+    else:
+        name = machine.gpus[0].name if machine.gpus else machine.model
     if not name:
         return KnownDevice("", None, "the system does not say what its processor is called")
     try:
@@ -327,13 +312,9 @@ def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None)
     """
     require_device(device)
     peak = device.peak(dtype, unit=unit)
-    if (
-        peak is None
-        or peak.dense_flops_per_s is None
-        or device.memory_bandwidth_bytes_per_s is None
-    ):
-        return None
-    return peak.dense_flops_per_s / device.memory_bandwidth_bytes_per_s
+    dense = None if peak is None else peak.dense_flops_per_s
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    return dense / bandwidth if dense and bandwidth else None
 
 
 def require_device(candidate: object) -> None:
@@ -354,17 +335,11 @@ def _require(value: str, choices: Sequence[str], label: str) -> None:
         raise ValueError(f"{label} {value!r} is not known; use one of {', '.join(choices)}")
 
 
-def _origin(fact: Fact | Peak | None) -> dict[str, str]:
+def _origin(fact: Fact | Peak | None) -> list[str]:
     if fact is None:
-        return dict.fromkeys(("source", "kind", "address", "read", "note"), "")
+        return [""] * 5
     source = fact.source
-    return {
-        "source": source.title,
-        "kind": source.kind,
-        "address": source.address,
-        "read": source.read,
-        "note": fact.note,
-    }
+    return [source.title, source.kind, source.address, source.read, fact.note]
 
 
 def read_toml(package: str, name: str) -> Mapping[str, Any]:
@@ -383,12 +358,22 @@ def device_sources(data: Mapping[str, Any]) -> dict[str, Source]:
 
 
 def _device(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> Device:
-    facts = tuple(
-        Fact(name, amount(entry[name][0]), sources[entry[name][1]], *entry[name][2:])
-        for name in FIGURES
-        if name in entry
+    facts = []
+    for name in FIGURES:
+        if name in entry:
+            value, source, *note = entry[name]
+            facts.append(Fact(name, amount(value), sources[source], *note))
+    peaks = tuple(
+        Peak(
+            peak["dtype"],
+            peak["unit"],
+            amount(peak.get("dense")),
+            amount(peak.get("sparse")),
+            sources[peak["source"]],
+            peak.get("note", ""),
+        )
+        for peak in entry["peaks"]
     )
-    peaks = tuple(_peak(peak, sources[peak["source"]]) for peak in entry["peaks"])
     # each of its field's own type
     values: dict[str, Any] = {fact.name: fact.value for fact in facts}
     return Device(
@@ -397,22 +382,17 @@ def _device(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> Device:
         **values,
         peaks=peaks,
         aliases=tuple(entry["aliases"]),
-        facts=facts,
+        facts=tuple(facts),
     )
-
-
-def _peak(entry: Mapping[str, Any], source: Source) -> Peak:
-    dense, sparse = (amount(entry[rate]) if rate in entry else None for rate in ("dense", "sparse"))
-    return Peak(entry["dtype"], entry["unit"], dense, sparse, source, entry.get("note", ""))
 
 
 def amount(value: Any) -> Any:
     """Return a figure of a data file: a number, a product ``[6144, 1024]``, or a sum of products
     ``[[192, 8], ...]``.
 
-    A result that is whole comes back as an ``int``, text as it is.
+    A result that is whole comes back as an ``int``, text and None as they are.
     """
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
         return value
     if isinstance(value, list):
         value = sum(map(amount, value)) if isinstance(value[0], list) else math.prod(value)
@@ -424,14 +404,16 @@ def _normal(name: str) -> str:
     return "".join(word for word in re.findall(r"[a-z0-9.+]+", words) if word not in _MARKETING)
 
 
+@functools.cache
+def _by_name() -> dict[str, Device]:
+    """Return the devices by each of their names, without makers, case and punctuation."""
+    return {_normal(name): entry for entry in devices() for name in (*entry.aliases, entry.name)}
+
+
 def _near(normal_name: str) -> list[str]:
-    names = {
-        _normal(alias): entry.name for entry in devices() for alias in (*entry.aliases, entry.name)
-    }
+    names = {normal: entry.name for normal, entry in _by_name().items()}
     begins = [
-        original
-        for normal, original in names.items()
-        if normal_name and normal.startswith(normal_name)
+        name for normal, name in names.items() if normal_name and normal.startswith(normal_name)
     ]
     close = begins or [names[match] for match in difflib.get_close_matches(normal_name, names, n=3)]
     return list(dict.fromkeys(close))

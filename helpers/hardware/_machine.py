@@ -238,28 +238,28 @@ _EXTENSIONS = {
 # ARM's /proc/cpuinfo has numbers in place of names: implementer, then part (Linux,
 # arch/arm64/include/asm/cputype.h).
 _ARM_VENDORS = {
-    0x41: "ARM",
-    0x46: "Fujitsu",
-    0x48: "HiSilicon",
-    0x4E: "NVIDIA",
-    0x51: "Qualcomm",
-    0x61: "Apple",
-    0xC0: "Ampere",
+    "0x41": "ARM",
+    "0x46": "Fujitsu",
+    "0x48": "HiSilicon",
+    "0x4e": "NVIDIA",
+    "0x51": "Qualcomm",
+    "0x61": "Apple",
+    "0xc0": "Ampere",
 }
 _ARM_PARTS = {
-    (0x41, 0xD03): "Cortex-A53",
-    (0x41, 0xD05): "Cortex-A55",
-    (0x41, 0xD07): "Cortex-A57",
-    (0x41, 0xD08): "Cortex-A72",
-    (0x41, 0xD0B): "Cortex-A76",
-    (0x41, 0xD41): "Cortex-A78",
-    (0x41, 0xD0C): "Neoverse-N1",
-    (0x41, 0xD49): "Neoverse-N2",
-    (0x41, 0xD40): "Neoverse-V1",
-    (0x41, 0xD4F): "Neoverse-V2",
-    (0x46, 0x001): "A64FX",
-    (0x48, 0xD01): "Kunpeng-920",
-    (0xC0, 0xAC3): "Ampere-1",
+    ("0x41", "0xd03"): "Cortex-A53",
+    ("0x41", "0xd05"): "Cortex-A55",
+    ("0x41", "0xd07"): "Cortex-A57",
+    ("0x41", "0xd08"): "Cortex-A72",
+    ("0x41", "0xd0b"): "Cortex-A76",
+    ("0x41", "0xd41"): "Cortex-A78",
+    ("0x41", "0xd0c"): "Neoverse-N1",
+    ("0x41", "0xd49"): "Neoverse-N2",
+    ("0x41", "0xd40"): "Neoverse-V1",
+    ("0x41", "0xd4f"): "Neoverse-V2",
+    ("0x46", "0x001"): "A64FX",
+    ("0x48", "0xd01"): "Kunpeng-920",
+    ("0xc0", "0xac3"): "Ampere-1",
 }
 # of a cache: level, kind, size, line and ways
 _Sort = tuple[int, str, int | None, int | None, int | None]
@@ -423,10 +423,9 @@ def nvidia_driver(root: Path) -> str | None:
 def _cpuinfo(root: Path) -> list[dict[str, str]]:
     """Return one record a block of ``/proc/cpuinfo``."""
     blocks = re.split(r"\n\s*\n", _read(root / "proc/cpuinfo"))
-    pairs = [
-        [line.partition(":") for line in block.splitlines() if ":" in line] for block in blocks
-    ]
-    return [{name.strip(): value.strip() for name, _, value in block} for block in pairs if block]
+    field = r"^[ \t]*([^:\n]*?)[ \t]*:[ \t]*(.*?)[ \t]*$"
+    records = [dict(re.findall(field, block, re.MULTILINE)) for block in blocks]
+    return [record for record in records if record]
 
 
 def _identity(records: list[dict[str, str]]) -> tuple[str | None, str | None]:
@@ -435,7 +434,7 @@ def _identity(records: list[dict[str, str]]) -> tuple[str | None, str | None]:
         for record in records
     ]
     vendors = [
-        record.get("vendor_id") or _ARM_VENDORS.get(_hexadecimal(record, "CPU implementer"))
+        record.get("vendor_id") or _ARM_VENDORS.get(record.get("CPU implementer", ""))
         for record in records
     ]
     model, vendor = (
@@ -445,15 +444,11 @@ def _identity(records: list[dict[str, str]]) -> tuple[str | None, str | None]:
 
 
 def _arm_model(record: Mapping[str, str]) -> str | None:
-    implementer, part = _hexadecimal(record, "CPU implementer"), _hexadecimal(record, "CPU part")
-    if implementer < 0 or part < 0:
+    implementer, part = record.get("CPU implementer"), record.get("CPU part")
+    if not implementer or not part:
         return None
-    maker = _ARM_VENDORS.get(implementer, f"implementer {implementer:#x}")
-    return _ARM_PARTS.get((implementer, part), f"{maker} part {part:#x}")
-
-
-def _hexadecimal(record: Mapping[str, str], name: str) -> int:
-    return int(record[name], 16) if re.fullmatch(r"0x[0-9a-fA-F]+", record.get(name, "")) else -1
+    maker = _ARM_VENDORS.get(implementer, f"implementer {implementer}")
+    return _ARM_PARTS.get((implementer, part), f"{maker} part {part}")
 
 
 def _extensions(records: list[dict[str, str]]) -> tuple[str, ...] | None:

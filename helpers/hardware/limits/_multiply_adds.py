@@ -110,9 +110,8 @@ def vector_flops() -> dict[int, float]:
     takes some 0.1 s. Raises NativeError without a C++ compiler. Lesson 02.
     """
     forms = compile_forms()
-    rates = {bits: forms.get(f"float32_in_{bits}") for bits in _VECTOR_BITS}
     return {
-        bits: form_flops(form, torch.float32, threads=1)
-        for bits, form in rates.items()
-        if form is not None
+        bits: form_flops(forms[name], torch.float32, threads=1)
+        for bits in _VECTOR_BITS
+        if (name := f"float32_in_{bits}") in forms
     }

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from helpers.results import Record
+from helpers.results import Record, row_of
 
 _NO_PEAK = (
     "no peak was measured: these limits were recorded before the probe measured the core's own "
@@ -171,17 +171,4 @@ class MachineLimits(Record):
 
     def level(self, name: str) -> MemoryLevel:
         """Return the level called ``name``; ValueError, with the names there are, for another."""
-        for level in self.memory_levels:
-            if level.name == name:
-                return level
-        names = ", ".join(level.name for level in self.memory_levels)
-        raise ValueError(f"there is no level {name!r}; this machine has {names}")
-
-    def level_of(self, working_set_bytes: int) -> MemoryLevel:
-        """Return the smallest level that holds ``working_set_bytes``, main memory where no cache
-        does.
-        """
-        for level in self.memory_levels[:-1]:
-            if level.fits(working_set_bytes):
-                return level
-        return self.memory
+        return row_of(self.memory_levels, "level", name=name)
