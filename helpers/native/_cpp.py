@@ -25,8 +25,9 @@ from helpers.native._tools import (
     CompilationError,
     MissingToolError,
     NativeError,
+    compilation_error,
     find_compiler,
-    line_error,
+    reason_of,
     run_tool,
 )
 
@@ -38,6 +39,10 @@ _ALWAYS = ("-shared", *(() if sys.platform == "win32" else ("-fPIC",)))
 _FILE = "source.cpp"
 _ERROR = re.compile(
     r"^(?P<place>[^:\n]*):(?:(?P<line>\d+):(?:\d+:)?)? *(?:fatal )?error: (?P<message>.*)$", re.M
+)
+_CPU_FACT = re.compile(
+    r"^(?:vendor_id|cpu family|model|model name|flags|Features|CPU implementer|CPU part)\s*:.*$",
+    re.M,
 )
 _LINK_ERROR = re.compile(
     r"undefined reference to .*|(?:ld|collect2|lld): .*|Undefined symbols for .*\n.*"
@@ -191,24 +196,15 @@ def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationEr
     about.
     """
     errors = list(_ERROR.finditer(log))
-    match = next(
-        (error for error in errors if error["place"].endswith(_FILE) and error["line"]), None
+    own_errors = (error for error in errors if error["place"].endswith(_FILE) and error["line"])
+    if linker := _LINK_ERROR.search(log):
+        reason = linker.group()
+    else:
+        reason = errors[0]["message"] if errors else log.strip().partition("\n")[0]
+    otherwise = f"{compiler} fails: {reason or f'exit status {status}'}"
+    return compilation_error(
+        compiler, source, log, error=next(own_errors, None), otherwise=otherwise
     )
-    if match is None or not 1 <= int(match["line"]) <= len(source.splitlines()):
-        linker = _LINK_ERROR.search(log)
-        reason = (
-            linker.group()
-            if linker
-            else errors[0]["message"]
-            if errors
-            else log.strip().partition("\n")[0]
-        )
-        return CompilationError(
-            f"{compiler} fails: {reason or f'exit status {status}'}",
-            "read the compiler's whole output in .log",
-            log,
-        )
-    return line_error(compiler, source, int(match["line"]), match["message"], log)
 
 
 def _load(path: Path) -> ctypes.CDLL:
@@ -234,13 +230,11 @@ def _version(*command: str) -> str:
 def _query_version(command: tuple[str, ...], size: int, changed_ns: int) -> str:  # noqa: ARG001
     process = run_tool([*command, "--version"], limit_s=60)
     if process.returncode != 0:
-        reason = next(
-            iter(process.stderr.strip().splitlines()), f"exit status {process.returncode}"
-        )
         raise MissingToolError(
-            f"{Path(command[0]).name} fails: {reason}", "install the compiler again, or set CXX"
+            f"{Path(command[0]).name} fails: {reason_of(process)}",
+            "install the compiler again, or set CXX",
         )
-    return next(iter(process.stdout.strip().splitlines()), "unknown compiler")
+    return process.stdout.strip().partition("\n")[0] or "unknown compiler"
 
 
 @functools.cache
@@ -251,17 +245,5 @@ def _processor() -> str:
     facts = [platform.machine(), platform.processor()]
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        field_names = (
-            "vendor_id",
-            "cpu family",
-            "model",
-            "model name",
-            "flags",
-            "Features",
-            "CPU implementer",
-            "CPU part",
-        )
-        for line in cpuinfo.read_text(errors="replace").split("\n\n")[0].splitlines():
-            if line.partition(":")[0].strip() in field_names:
-                facts.append(line)
+        facts += _CPU_FACT.findall(cpuinfo.read_text(errors="replace").partition("\n\n")[0])
     return "\n".join(facts)

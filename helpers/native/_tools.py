@@ -24,24 +24,20 @@ from pathlib import Path
 
 from helpers import console, storage
 
-_PLATFORM = (
-    "darwin" if sys.platform == "darwin" else "win32" if sys.platform == "win32" else "linux"
-)
 _COMPILER_REMEDY = {
     "darwin": "install Apple's compiler: `xcode-select --install`",
     "win32": "install a compiler into the environment: `conda install -c conda-forge cxx-compiler`",
-    "linux": (
-        "install g++: `sudo apt install g++` (Debian, Ubuntu) or `sudo dnf install gcc-c++` "
-        "(Fedora)"
-    ),
-}[_PLATFORM]
+}.get(
+    sys.platform,
+    "install g++: `sudo apt install g++` (Debian, Ubuntu) or `sudo dnf install gcc-c++` (Fedora)",
+)
 _OBJDUMP_REMEDY = {
     "darwin": "install Apple's tools: `xcode-select --install`",
     "win32": "install it into the environment: `conda install -c conda-forge binutils`",
-    "linux": (
-        "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`"
-    ),
-}[_PLATFORM]
+}.get(
+    sys.platform,
+    "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`",
+)
 _NVDISASM_REMEDY = "install a CUDA build of torch (no GPU needed), whose Triton brings nvdisasm"
 _INCLUDE = re.compile(r'#include "(?P<name>.+)"\n')
 _ONCE = "#pragma once\n"
@@ -114,14 +110,22 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
     return read(name.rpartition("/")[2])
 
 
-def line_error(compiler: str, source: str, number: int, message: str, log: str) -> CompilationError:
-    """Return the error of a compiler that refuses a line of ``source`` (the first is 1), with that
-    line's text.
+def compilation_error(
+    compiler: str, source: str, log: str, *, error: re.Match[str] | None, otherwise: str
+) -> CompilationError:
+    """Return the error of a compiler that refuses the line of ``source`` that ``error`` names (the
+    first is 1), with that line's text; where it names none, the error whose problem is
+    ``otherwise``.
     """
-    line = source.splitlines()[number - 1].rstrip()
-    problem = f"{compiler} refuses line {number}: {message}\n    {number} | {line}"
+    lines = source.splitlines()
+    number = int(error["line"]) if error else 0
+    if error is None or not 1 <= number <= len(lines):
+        return CompilationError(otherwise, "read the compiler's whole output in .log", log)
     return CompilationError(
-        problem, f"correct line {number} of the source (.log has every message)", log
+        f"{compiler} refuses line {number}: {error['message']}\n"
+        f"    {number} | {lines[number - 1].rstrip()}",
+        f"correct line {number} of the source (.log has every message)",
+        log,
     )
 
 
@@ -246,6 +250,11 @@ def run_tool(
     except OSError as error:
         remedy = f"install {name} again: it is found, but cannot be started"
         raise MissingToolError(f"{name} does not run ({error.strerror})", remedy) from error
+
+
+def reason_of(process: subprocess.CompletedProcess[str]) -> str:
+    """Return why a tool failed: the first line of what it says, or its exit status."""
+    return process.stderr.strip().partition("\n")[0] or f"exit status {process.returncode}"
 
 
 _DIGITS = 16  # of a SHA-256 in a file's name
