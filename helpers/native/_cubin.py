@@ -223,7 +223,7 @@ class GpuInstruction:
         """The first of :data:`OPERAND_KINDS` among its sources, addresses and predicates apart;
         None: none.
         """
-        kinds = {kind for operand in _sources(self) if (kind := _operand_kind(operand))}
+        kinds = set(map(_operand_kind, _sources(self)))
         return next((kind for kind in OPERAND_KINDS if kind in kinds), None)
 
     @property
@@ -276,14 +276,15 @@ class GpuFunction:
         """How many instructions at the end are never reached: a jump to itself, and NOPs up to a
         full line.
         """
-        end = len(self.instructions)
-        while end and self.instructions[end - 1].kind == "NOP":
-            end -= 1
-        last = self.instructions[end - 1] if end else None
-        target = re.fullmatch(r"`\((\S+)\)", last.operands[0]) if last and last.operands else None
-        if last and last.kind == "BRA" and target and (target[1], last.offset) in self.labels:
-            end -= 1
-        return len(self.instructions) - end
+        body = list(self.instructions)
+        while body and body[-1].kind == "NOP":
+            body.pop()
+        if body and body[-1].kind == "BRA":
+            offset = body[-1].offset
+            own_labels = {f"`({label})" for label, place in self.labels if place == offset}
+            if own_labels.intersection(body[-1].operands[:1]):
+                body.pop()
+        return len(self.instructions) - len(body)
 
     def text(self) -> str:
         """Return the listing: labels, and a line an instruction with its byte offset."""

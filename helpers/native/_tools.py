@@ -158,18 +158,14 @@ def find_compiler() -> list[str]:
             f"CXX is {os.environ['CXX']!r}, which is no command: {str(error).lower()}",
             "mend CXX, or unset it",
         ) from error
-    names = (words[0],) if words else ("g++", "clang++", "c++")
-    path = next((path for path in map(shutil.which, names) if path), None)
+    names = words[:1] or ["g++", "clang++", "c++"]
+    path = _first_tool(names, ())
     if path is None:
-        cxx_note = f"CXX is {os.environ['CXX']!r}, and " if words else ""
-        remedy = (
-            f"set CXX to a compiler that is here, or unset it; or {_COMPILER_REMEDY}"
-            if words
-            else _COMPILER_REMEDY
-        )
-        raise MissingToolError(
-            f"there is no C++ compiler: {cxx_note}the PATH has no {' or '.join(names)}", remedy
-        )
+        problem, remedy = f"the PATH has no {' or '.join(names)}", _COMPILER_REMEDY
+        if words:
+            problem = f"CXX is {os.environ['CXX']!r}, and {problem}"
+            remedy = f"set CXX to a compiler that is here, or unset it; or {remedy}"
+        raise MissingToolError(f"there is no C++ compiler: {problem}", remedy)
     return [os.path.abspath(path), *words[1:]]
 
 
@@ -196,18 +192,11 @@ def find_nvdisasm() -> str:
     >>> Path(find_nvdisasm()).name  # doctest: +SKIP
     'nvdisasm'
     """
-    folders = [
-        package_folder / "backends" / "nvidia" / "bin"
-        for package_folder in package_folders("triton")
-    ]
-    folders += [
-        folder
-        for package_folder in package_folders("nvidia")
-        for folder in sorted(package_folder.glob("*/bin"))
-    ]
-    path = _first_tool(
-        ("nvdisasm",), [*folders, Path(sys.prefix, "bin"), Path(sys.prefix, "Library", "bin")]
-    )
+    folders = [folder / "backends/nvidia/bin" for folder in package_folders("triton")]
+    for package_folder in package_folders("nvidia"):
+        folders += sorted(package_folder.glob("*/bin"))
+    folders += [Path(sys.prefix, "bin"), Path(sys.prefix, "Library", "bin")]
+    path = _first_tool(["nvdisasm"], folders)
     if path is None:
         raise MissingToolError(
             "nvdisasm is neither in Triton's wheel nor on the PATH", _NVDISASM_REMEDY
@@ -217,9 +206,8 @@ def find_nvdisasm() -> str:
 
 def _first_tool(names: Iterable[str], folders: Iterable[Path]) -> str | None:
     search_path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
-    return next(
-        (path for path in (shutil.which(name, path=search_path) for name in names) if path), None
-    )
+    paths = (shutil.which(name, path=search_path) for name in names)
+    return next(filter(None, paths), None)
 
 
 def run_tool(
@@ -271,19 +259,6 @@ def digest(*parts: str | bytes) -> str:
     return hasher.hexdigest()[:_DIGITS]
 
 
-def native_folder() -> Path:
-    """Return the folder of compiled programs in the library's cache, made if it is not there.
-
-    Raises OSError when it cannot be made.
-    """
-    folder = storage.cache_folder().absolute() / "native"
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise _storage_error(error, folder) from error
-    return folder
-
-
 def fetch(
     key: str, suffix: str, build: Callable[[Path], None], *, folder: Path | None = None
 ) -> tuple[Path, bool]:
@@ -297,10 +272,9 @@ def fetch(
     Raises what ``build`` raises (then nothing is kept), and OSError when the folder cannot be
     written to.
     """
-    folder = native_folder() if folder is None else Path(folder).absolute()
+    folder = Path(storage.cache_folder() / "native" if folder is None else folder).absolute()
     try:
-        path = _whole_file(folder, key, suffix)
-        if path is not None:
+        if path := _whole_file(folder, key, suffix):
             return path, True
         folder.mkdir(parents=True, exist_ok=True)
         # where nothing can be made, the lock would be waited for in vain
@@ -309,16 +283,12 @@ def fetch(
             path = _whole_file(folder, key, suffix)
             return (path, True) if path is not None else (_build(folder, key, suffix, build), False)
     except OSError as error:
-        raise _storage_error(error, folder) from error
-
-
-def _storage_error(error: OSError, folder: Path) -> OSError:
-    remedy = (
-        "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, "
-        "with free space"
-    )
-    problem = f"a compiled program could not be kept ({error.strerror or error}); {remedy}"
-    return OSError(error.errno, problem, str(folder))
+        remedy = (
+            "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, "
+            "with free space"
+        )
+        problem = f"a compiled program could not be kept ({error.strerror or error}); {remedy}"
+        raise OSError(error.errno, problem, str(folder)) from error
 
 
 def _build(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
@@ -327,10 +297,9 @@ def _build(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -
     try:
         build(temporary)
         path = folder / f"{key}-{digest(temporary.read_bytes())}{suffix}"
-        os.replace(temporary, path)
+        return temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return path
 
 
 def _whole_file(folder: Path, key: str, suffix: str) -> Path | None:

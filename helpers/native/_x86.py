@@ -6,6 +6,7 @@ Lesson 17.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -122,10 +123,7 @@ class HostFunction:
     @property
     def padding(self) -> int:
         """How many instructions at the end only fill up to the next function's alignment."""
-        end = len(self.instructions)
-        while end and _is_filler(self.instructions[end - 1]):
-            end -= 1
-        return len(self.instructions) - end
+        return len(list(itertools.takewhile(_is_filler, reversed(self.instructions))))
 
     def without_data(self) -> HostFunction:
         """Return the function up to the last instruction that its jumps reach from the first one.
