@@ -87,15 +87,12 @@ class MachineCard(Record):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        blocks = [*_lines(self), ("caches", _align(_cache_rows(self))), *_last_lines(self)]
-        rows = [
-            (name if row == 0 else "", line)
-            for name, block in blocks
-            for row, line in enumerate(block.split("\n"))
+        caches = ("caches", _align(_cache_rows(self)))
+        lines = [
+            f"  {name:<12}  {block}".replace("\n", "\n" + " " * 16)
+            for name, block in (*_lines(self), caches, *_last_lines(self))
         ]
-        return "\n".join(
-            ["Machine card", *(f"  {name:<12}  {line}".rstrip() for name, line in rows)]
-        )
+        return "\n".join(["Machine card", *lines])
 
     def _repr_html_(self) -> str:
         header, *caches = _cache_rows(self)
@@ -182,10 +179,7 @@ def _or_unknown(value: object) -> str:
 
 def _align(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _html_rows(rows: Iterable[Sequence[str]], *, heads: int) -> str:

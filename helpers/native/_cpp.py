@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from helpers import storage
 from helpers.checks import members, one_of
@@ -49,14 +49,17 @@ _LINK_ERROR = re.compile(
 )
 
 
-class CppFunction(Protocol):
+@dataclass(frozen=True)
+class CppFunction:
     """A function of a library: called with checked arguments, or without checks as ``raw``, ctypes'
     own.
     """
 
-    raw: Any
+    signature: Signature
+    raw: Any = field(repr=False)
 
-    def __call__(self, *values: Any) -> Any: ...
+    def __call__(self, *values: Any) -> Any:
+        return self.raw(*to_c(self.signature, values, device="cpu"))
 
 
 @dataclass(frozen=True)
@@ -105,20 +108,9 @@ class Library:
                 f"the library has no function {signature.name!r}; a C++ function keeps its "
                 'plain name when it is not static and stands under extern "C"'
             ) from None
-        return _bind(raw, signature)
-
-
-def _bind(raw: Any, signature: Signature) -> CppFunction:
-    raw.argtypes = [parameter.c_type for parameter in signature.parameters]
-    raw.restype = None if signature.returns is None else signature.returns.c_type
-
-    def call(*values: Any) -> Any:
-        return raw(*to_c(signature, values, device="cpu"))
-
-    call.__name__ = call.__qualname__ = signature.name
-    bound: CppFunction = call  # type: ignore[assignment]  # it has its attribute from the next line on
-    bound.raw = raw
-    return bound
+        raw.argtypes = [parameter.c_type for parameter in signature.parameters]
+        raw.restype = None if signature.returns is None else signature.returns.c_type
+        return CppFunction(signature, raw)
 
 
 def compile_cpp(

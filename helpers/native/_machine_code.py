@@ -261,12 +261,11 @@ def read_program(program: Compiled) -> GpuProgram | HostProgram:
     if isinstance(program, MachineCode):
         return _read_code(program)
     if isinstance(program, Library):
-        listing = _objdump(program.path)
-    else:
-        content = _content(program)
-        if content.startswith(b"\x7fELF") and content[18:20] == _CUDA_MACHINE:
-            return _read_gpu(content)
-        listing = _objdump(program)
+        program = program.path
+    content = _content(program)
+    if content.startswith(b"\x7fELF") and content[18:20] == _CUDA_MACHINE:
+        return _read_gpu(content)
+    listing = _objdump(program)
     return HostProgram(x86.parse(listing), listing)
 
 

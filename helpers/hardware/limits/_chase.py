@@ -203,9 +203,9 @@ def link(
     return positions
 
 
-def walk_s(walk: Walk, buffer: np.ndarray, *, runs: int = _RUNS, run_s: float = _RUN_S) -> float:
+def walk_s(walk: Walk, buffer: np.ndarray, *, runs: int = _RUNS) -> float:
     """Return the seconds of one load of the linked ``buffer``: the smallest mean of ``runs`` runs
-    of some ``run_s``.
+    of some 0.3 ms.
 
     Each run goes on where the one before it stopped, so that a large buffer is not walked on its
     first lines alone. Link the buffer anew before another call: the first lines of this one are in
@@ -213,13 +213,15 @@ def walk_s(walk: Walk, buffer: np.ndarray, *, runs: int = _RUNS, run_s: float = 
     """
     index, taken_s = _run(walk, buffer, 0, _FEWEST_STEPS)
     steps = (
-        max(_FEWEST_STEPS, int(_FEWEST_STEPS * run_s / taken_s)) if taken_s else 100 * _FEWEST_STEPS
+        max(_FEWEST_STEPS, int(_FEWEST_STEPS * _RUN_S / taken_s))
+        if taken_s
+        else 100 * _FEWEST_STEPS
     )
-    fastest_s = float("inf")
+    runs_s = []
     for _ in range(runs):
         index, taken_s = _run(walk, buffer, index, steps)
-        fastest_s = min(fastest_s, taken_s / steps)
-    return fastest_s
+        runs_s.append(taken_s)
+    return min(runs_s) / steps
 
 
 def _run(walk: Walk, buffer: np.ndarray, index: int, steps: int) -> tuple[int, float]:

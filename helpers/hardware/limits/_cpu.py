@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import torch
 
 from helpers import native
-from helpers.hardware._card import MachineCard
 from helpers.hardware._machine import machine_card
 from helpers.hardware.limits import (
     _bandwidth as bandwidth,
@@ -69,9 +68,9 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     threads, card = torch.get_num_threads(), machine_card()
     walker = chase.find_walker()
     named_levels = levels_of.card_levels(card)
-    most_bytes = min(
-        plan.most_bytes, levels_of.largest_bytes(named_levels, threads, _free_bytes(card))
-    )
+    sizes = (card.ram_bytes, card.ram_available_bytes, card.memory_limit_bytes)
+    free_bytes = min(filter(None, sizes), default=None)
+    most_bytes = min(plan.most_bytes, levels_of.largest_bytes(named_levels, threads, free_bytes))
     known_lines = (cache.line_bytes for cache in card.caches or () if cache.line_bytes)
     line_bytes = max(known_lines, default=chase.LINE_BYTES)
     values, notes = _latencies(
@@ -110,11 +109,6 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
         versions={"chase": walker.version} if walker.version else {},
         notes=notes,
     )
-
-
-def _free_bytes(card: MachineCard) -> int | None:
-    sizes = (card.ram_bytes, card.ram_available_bytes, card.memory_limit_bytes)
-    return min(filter(None, sizes), default=None)
 
 
 def busy_notes(waiting_share: float | None) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ four or a tile of products at once. Lesson 02.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 
 import torch
@@ -54,12 +55,10 @@ def compile_forms() -> Mapping[str, Function]:
     Raises NativeError without a compiler.
     """
     library = native.compile_cpp(source(), flags=_FLAGS)
-    names = {name for forms in FORMS.values() for name in forms} | {
-        f"float32_in_{bits}" for bits in _VECTOR_BITS
-    }
+    names = ("float32_in_32", *itertools.chain.from_iterable(FORMS.values()))
     return {
         name: library.function(_DECLARATION.format(name)).raw
-        for name in sorted(names)
+        for name in names
         if hasattr(library.raw, name)
     }
 
