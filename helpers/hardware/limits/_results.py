@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from helpers.results import Record, row_of
+from helpers.results import Record
 
 _NO_PEAK = (
     "no peak was measured: these limits were recorded before the probe measured the core's own "
@@ -171,4 +171,7 @@ class MachineLimits(Record):
 
     def level(self, name: str) -> MemoryLevel:
         """Return the level called ``name``; ValueError, with the names there are, for another."""
-        return row_of(self.memory_levels, "level", name=name)
+        levels = {level.name: level for level in self.memory_levels}
+        if name not in levels:
+            raise ValueError(f"there is no level {name!r}; this machine has {', '.join(levels)}")
+        return levels[name]

@@ -666,7 +666,7 @@ def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
     assert limits.unstable == ("DRAM latency", "latency curve")
     assert limits.level("L1").fits(32 * KIB)
     assert not limits.level("L1").fits(32 * KIB + 1)
-    with pytest.raises(ValueError, match="there is no level 'L2'; there are 'L1', 'DRAM'"):
+    with pytest.raises(ValueError, match="there is no level 'L2'; this machine has L1, DRAM"):
         limits.level("L2")
 
 
