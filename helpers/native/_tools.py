@@ -39,7 +39,7 @@ _OBJDUMP_REMEDY = {
     "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`",
 )
 _NVDISASM_REMEDY = "install a CUDA build of torch (no GPU needed), whose Triton brings nvdisasm"
-_INCLUDE = re.compile(r'#include "(?P<name>.+)"\n')
+_INCLUDE = re.compile(r'^#include "(?P<name>.+)"\n', re.M)
 _ONCE = "#pragma once\n"
 
 
@@ -93,21 +93,18 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
     False
     """
     texts = dict(generated or {})
-    folder, _, _ = name.rpartition("/")
+    folder, _, main = name.rpartition("/")
 
-    def read(path: str) -> str:
-        text = importlib.resources.files(package).joinpath(folder, path).read_text(encoding="utf-8")
-        return "".join(include(line) for line in text.splitlines(keepends=True) if line != _ONCE)
+    def read(file: str) -> str:
+        text = importlib.resources.files(package).joinpath(folder, file).read_text(encoding="utf-8")
+        return _INCLUDE.sub(include, text.replace(_ONCE, ""))
 
-    def include(line: str) -> str:
-        match = _INCLUDE.fullmatch(line)
-        if match is None:
-            return line
+    def include(match: re.Match[str]) -> str:
         text = texts.get(match["name"])
         texts[match["name"]] = ""
         return read(match["name"]) if text is None else text
 
-    return read(name.rpartition("/")[2])
+    return read(main)
 
 
 def compilation_error(

@@ -42,6 +42,11 @@ _FEWEST_STEPS = 2000
 _DECLARATION = "uint64_t chase(const uint64_t* next, uint64_t index, uint64_t steps)"
 _FLUSH = "void flush(const char* begin, uint64_t bytes, uint64_t line_bytes)"
 
+# of a mapping its two addresses, and below them among its figures that of its huge pages
+_HUGE_PAGES_OF_MAPPING = re.compile(
+    r"^([0-9a-f]+)-([0-9a-f]+) .*\n(?:[A-Z].*\n)*?AnonHugePages:\s+(\d+) kB", re.MULTILINE
+)
+
 Walk = Callable[[np.ndarray, int, int], int]
 
 
@@ -152,11 +157,9 @@ def huge_pages(buffer: np.ndarray, *, maps: Path = Path("/proc/self/smaps")) -> 
     except OSError:
         return None
     address = buffer.ctypes.data
-    for mapping in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", text, flags=re.MULTILINE):
-        begin, _, tail = mapping.partition("-")
-        huge = re.search(r"^AnonHugePages:\s+(\d+) kB", mapping, flags=re.MULTILINE)
-        if huge and int(begin, 16) <= address < int(tail.partition(" ")[0], 16):
-            return int(huge[1]) * 1024 > buffer.nbytes / 2
+    for begin, end, kibibytes in _HUGE_PAGES_OF_MAPPING.findall(text):
+        if int(begin, 16) <= address < int(end, 16):
+            return int(kibibytes) * 1024 > buffer.nbytes / 2
     return None
 
 
