@@ -77,8 +77,9 @@ def test_every_cuda_file_is_cuda(path):
         pytest.skip(missing.problem)
     halves = "#include <cuda_fp16.h>\n" * ("halves" in name)
     others = native.read_source(package, name.replace("_halves", "")) * ("halves" in name)
-    needed = "".join(f"#define {name} {value}\n" for name, value in NEEDED.items())
-    native.compile_cuda(needed + halves + others + text)
+    native.compile_cuda(
+        halves + others + text, options=[f"-D{name}={value}" for name, value in NEEDED.items()]
+    )
 
 
 def test_every_header_is_included():
