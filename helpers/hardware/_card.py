@@ -7,11 +7,16 @@ A card holds no host name, user name or serial number, so it may stand in a reco
 
 from __future__ import annotations
 
+import dataclasses
 import html
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from helpers import units
 from helpers.results import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CACHE_KINDS = ("data", "instruction", "unified")
 
@@ -94,6 +99,15 @@ class MachineCard(Record):
         lines = _html_rows([*_lines(self), *_last_lines(self)], heads=1)
         rows = _html_rows([header], heads=len(header)) + _html_rows(caches, heads=1)
         return f"<div><b>Machine card</b><table>{lines}</table><table>{rows}</table></div>"
+
+    def table(self) -> pd.DataFrame:
+        """Return the caches as a DataFrame of plain numbers, one row a sort of cache; see
+        :class:`Cache`.
+        """
+        import pandas as pd
+
+        columns = [field.name for field in dataclasses.fields(Cache)]
+        return pd.DataFrame([cache.to_dict() for cache in self.caches or ()], columns=columns)
 
 
 def binary(size_bytes: int | None) -> str:

@@ -16,10 +16,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from helpers import results
 from helpers.hardware._card import MachineCard
 from helpers.results import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UNITS = ("vector", "matrix")
 DTYPES = (
@@ -151,6 +155,15 @@ class Device(Record):
         """
         return _product(self.cores, self.core_shared_bytes)
 
+    def fact(self, name: str) -> Fact | None:
+        """Return the figure ``name`` with its source, None where it is unknown.
+
+        Raises ValueError for a name that is no figure of a device.
+        """
+        if name not in FIGURES:
+            raise ValueError(f"a device has no figure {name!r}; it has {', '.join(FIGURES)}")
+        return next((fact for fact in self.facts if fact.name == name), None)
+
     def peak(self, dtype: str, *, unit: str | None = None) -> Peak | None:
         """Return the peak in ``dtype`` of ``unit``, or of the faster unit; None where none is
         known.
@@ -165,6 +178,31 @@ class Device(Record):
             peak for peak in self.peaks if peak.dtype == dtype and unit in (None, peak.unit)
         ]
         return max(candidates, key=lambda peak: peak.dense_flops_per_s or 0.0, default=None)
+
+    def sources(self) -> pd.DataFrame:
+        """Return every figure and peak as printed, with the source's title, kind, address, date and
+        note; one a row.
+        """
+        import pandas as pd
+
+        rows: list[tuple[str, str, Fact | Peak | None]]
+        rows = [
+            (results.label(name), results.cell(name, getattr(self, name)), self.fact(name))
+            for name in FIGURES
+        ]
+        rows += [
+            (f"{peak.dtype} {peak.unit} {state}", results.cell("flops_per_s", rate), peak)
+            for peak in self.peaks
+            for state, rate in (
+                ("dense", peak.dense_flops_per_s),
+                ("sparse", peak.sparse_flops_per_s),
+            )
+            if rate is not None
+        ]
+        return pd.DataFrame(
+            [(figure, value, *_origin(fact)) for figure, value, fact in rows],
+            columns=["figure", "value", "source", "kind", "address", "read", "note"],
+        )
 
 
 FIGURES = tuple(
@@ -295,6 +333,13 @@ def _product(*factors: float | None) -> Any:
 def _require(value: str, choices: Sequence[str], label: str) -> None:
     if value not in choices:
         raise ValueError(f"{label} {value!r} is not known; use one of {', '.join(choices)}")
+
+
+def _origin(fact: Fact | Peak | None) -> list[str]:
+    if fact is None:
+        return [""] * 5
+    source = fact.source
+    return [source.title, source.kind, source.address, source.read, fact.note]
 
 
 def read_toml(package: str, name: str) -> Mapping[str, Any]:

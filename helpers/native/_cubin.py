@@ -22,6 +22,7 @@ OPERAND_KINDS = ("immediate", "constant_bank", "uniform_register", "register")
 MULTIPLY_ADDS = ("FFMA", "FFMA2", "HFMA2", "DFMA")
 
 _CUDA_MACHINE = 190
+_SHIFTED_FLAGS = 8  # the ELF version since CUDA 13
 _FUNCTION, _ENTRY = 2, 0x10
 _REGISTERS, _FRAME, _PARAMETER_BYTES = 0x2F, 0x11, 0x19
 # the system's, in each kernel's size since sm_90
@@ -146,6 +147,12 @@ def _read(image: bytes) -> Elf:
 
 def _string(table: bytes, start: int) -> str:
     return table[start : table.index(b"\0", start)].decode("utf-8", "replace")
+
+
+def architecture(image: bytes) -> str:
+    """Return the architecture that a cubin is for, such as ``"sm_90"``, from its header's flags."""
+    flags, version = struct.unpack_from("<I", image, 48)[0], image[8]
+    return f"sm_{flags >> 8 & 0xFF if version >= _SHIFTED_FLAGS else flags & 0xFF}"
 
 
 def kernels(elf: Elf) -> tuple[str, ...]:

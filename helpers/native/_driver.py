@@ -26,7 +26,9 @@ _NO_GPU = (
 )
 _MAX_BLOCK_THREADS = 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
-_POINTER, _WORD = ctypes.c_void_p, ctypes.c_uint
+_UNASKED_SHARED_BYTES = 48 * 1024
+_MAX_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_POINTER, _WORD, _SIZE = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
 _ARGUMENTS = {
     "cuGetErrorString": (ctypes.c_int, _POINTER),
     "cuCtxGetCurrent": (_POINTER,),
@@ -34,6 +36,9 @@ _ARGUMENTS = {
     "cuCtxPopCurrent_v2": (_POINTER,),
     "cuModuleLoadData": (_POINTER, ctypes.c_char_p),
     "cuModuleGetFunction": (_POINTER, _POINTER, ctypes.c_char_p),
+    "cuModuleGetGlobal_v2": (_POINTER, _POINTER, _POINTER, ctypes.c_char_p),
+    "cuMemcpyAsync": (_POINTER, _POINTER, _SIZE, _POINTER),
+    "cuFuncSetAttribute": (_POINTER, ctypes.c_int, ctypes.c_int),
     "cuLaunchKernel": (_POINTER, *(_WORD,) * 7, _POINTER, _POINTER, _POINTER),
 }
 
@@ -99,6 +104,39 @@ class Module:
         self._call("cuModuleGetFunction", ctypes.byref(kernel), self.handle, matches[0].encode())
         return LoadedKernel(signature, self, kernel.value or 0)
 
+    def write(self, name: str, tensor: Any) -> None:
+        """Write a contiguous tensor of this device to the ``__device__`` or ``__constant__``
+        variable ``name``.
+
+        It happens on torch's current stream. Raises ValueError when the sizes differ or there is no
+        such variable. Lesson 17.
+        """
+        address, size = ctypes.c_void_p(), ctypes.c_size_t()
+        symbol_names = {symbol[0] for symbol in cubin.read(self.image).symbols}
+        if name not in symbol_names:
+            raise ValueError(
+                f"the program has no variable {name!r}; declare it outside the kernels and use it "
+                "in one"
+            )
+        tensor_bytes = tensor.numel() * tensor.element_size()
+        self._call(
+            "cuModuleGetGlobal_v2",
+            ctypes.byref(address),
+            ctypes.byref(size),
+            self.handle,
+            name.encode(),
+        )
+        if (
+            tensor_bytes != size.value
+            or not tensor.is_contiguous()
+            or str(tensor.device) != self.device
+        ):
+            raise ValueError(
+                f"{name} holds {size.value:,} bytes on {self.device}; the tensor has "
+                f"{tensor_bytes:,} on {tensor.device}; give a contiguous tensor of that size there"
+            )
+        self._call("cuMemcpyAsync", address, tensor.data_ptr(), tensor_bytes, self.stream())
+
     def _call(self, name: str, *arguments: Any) -> None:
         """Call the driver in the module's context: another thread, or another current device, has
         another one.
@@ -121,12 +159,19 @@ class LoadedKernel:
     module: Module
     handle: int
 
-    def __call__(self, *values: Any, grid: int | Sequence[int], block: int | Sequence[int]) -> None:
+    def __call__(
+        self,
+        *values: Any,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        shared_bytes: int = 0,
+    ) -> None:
         """Launch it on torch's current stream: ``grid`` blocks of ``block`` threads (1 to 3 numbers
         each).
 
-        It returns at once, as torch's own operations do. Raises TypeError or ValueError for
-        arguments that do not fit, and NativeError when the driver refuses.
+        ``shared_bytes`` is the dynamic shared memory of a block. It returns at once, as torch's own
+        operations do. Raises TypeError or ValueError for arguments that do not fit, and NativeError
+        when the driver refuses.
         """
         blocks, threads = (
             _dimensions("grid", grid, _MAX_GRID),
@@ -137,17 +182,24 @@ class LoadedKernel:
                 f"block {threads} has more than {_MAX_BLOCK_THREADS:,} threads; make blocks "
                 "smaller, the grid larger"
             )
+        if not isinstance(shared_bytes, int) or shared_bytes < 0:
+            raise ValueError(f"shared_bytes is {shared_bytes!r}; give a whole number, 0 or more")
         arguments = to_c(self.signature, values, device=self.module.device)
+        if shared_bytes > _UNASKED_SHARED_BYTES:
+            self.module._call(
+                "cuFuncSetAttribute", self.handle, _MAX_DYNAMIC_SHARED_BYTES, shared_bytes
+            )
         argument_pointers = (ctypes.c_void_p * max(1, len(arguments)))(
             *(ctypes.addressof(value) for value in arguments)
         )
+        stream = self.module.stream()
         self.module._call(
             "cuLaunchKernel",
             self.handle,
             *blocks,
             *threads,
-            0,  # no dynamic shared memory
-            self.module.stream(),
+            shared_bytes,
+            stream,
             argument_pointers,
             None,
         )

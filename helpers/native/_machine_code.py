@@ -7,6 +7,7 @@ stand in the program, each once, however often it runs. Lesson 17.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -23,9 +24,10 @@ from helpers.native._object_file import MachineCode, object_file
 from helpers.native._tools import NativeError, find_nvdisasm, find_objdump, reason_of, run_tool
 from helpers.results import Record
 
-Compiled = Cubin | Library | MachineCode
+Compiled = Cubin | Library | MachineCode | bytes | str | os.PathLike[str]
 
 _LIMIT_S = 300
+_CUDA_MACHINE = b"\xbe\x00"
 Function = TypeVar("Function", cubin.GpuFunction, x86.HostFunction)
 
 
@@ -63,8 +65,8 @@ class Census(Record):
     FFMA, FFMA2, HFMA2 and DFMA (two results an FFMA2 or HFMA2; those that only move a constant are
     left out), divided by what feeds them into ``immediate`` + ``constant_bank`` +
     ``uniform_register`` + ``register``: the nearest of their operands. Functions that are called
-    and not inlined stand in the kernel's code and are counted. ``spill_*_bytes`` is ptxas' word: in
-    the program a spill looks like any local array. Lesson 17.
+    and not inlined stand in the kernel's code and are counted. ``spill_*_bytes`` is ptxas' word, so
+    known of a Cubin alone: in the program a spill looks like any local array. Lesson 17.
     """
 
     function: str
@@ -132,7 +134,7 @@ class HostCensus(Record):
 
 
 @dataclass(frozen=True)
-class Program(Generic[Function]):
+class _Program(Generic[Function]):
     """Machine code that was read: its functions by their full names."""
 
     functions: dict[str, Function]
@@ -160,7 +162,14 @@ class Program(Generic[Function]):
 
 
 @dataclass(frozen=True)
-class HostProgram(Program[x86.HostFunction]):
+class GpuProgram(_Program[cubin.GpuFunction]):
+    """The program of a GPU, and its bytes, the ``image``."""
+
+    image: bytes
+
+
+@dataclass(frozen=True)
+class HostProgram(_Program[x86.HostFunction]):
     """The program of a processor: objdump's ``listing`` of it, and ``form``, the file format that
     it names.
     """
@@ -174,11 +183,11 @@ class HostProgram(Program[x86.HostFunction]):
 
 
 def disassemble(program: Compiled, *, function: str | None = None) -> str:
-    """Return the machine code of a Cubin, a Library or a MachineCode as text.
+    """Return the machine code of a Cubin, a Library, or the path or bytes of an object, as text.
 
-    It is that of one function, or of all: a line an instruction, with its offset in bytes; in
-    nvdisasm's words for a GPU, in Intel's for an x86-64 processor; for another processor the whole
-    is objdump's own listing.
+    A MachineCode is read as well. It is that of one function, or of all: a line an instruction,
+    with its offset in bytes; in nvdisasm's words for a GPU, in Intel's for an x86-64 processor; for
+    another processor the whole is objdump's own listing.
 
     Raises NativeError for what holds no machine code, MissingToolError without the disassembler,
     ValueError for a function that is not in it (with those that are), TypeError for another
@@ -195,17 +204,22 @@ def disassemble(program: Compiled, *, function: str | None = None) -> str:
     contents = read_program(program)
     if function is not None:
         return contents.function(function).text()
-    if isinstance(contents, HostProgram) and "x86-64" not in contents.form:
-        return contents.listing.strip()
-    return "\n\n".join(body.text() for body in contents.functions.values())
+    if isinstance(contents, GpuProgram) or "x86-64" in contents.form:
+        return "\n\n".join(body.text() for body in contents.functions.values())
+    return contents.listing.strip()
 
 
 @overload
 def census(program: Cubin, *, function: str | None = None) -> Census: ...
 @overload
 def census(program: Library | MachineCode, *, function: str | None = None) -> HostCensus: ...
+@overload
+def census(
+    program: bytes | str | os.PathLike[str], *, function: str | None = None
+) -> Census | HostCensus: ...
 def census(program: Compiled, *, function: str | None = None) -> Census | HostCensus:
-    """Return the census of one function of a Cubin, a Library or a MachineCode.
+    """Return the census of one function of a Cubin, a Library, a MachineCode, or the path or bytes
+    of a compiled file.
 
     A GPU's program gives a :class:`Census`, an x86-64 one a :class:`HostCensus`; ``function`` may
     be left out where there is only one. Raises as :func:`disassemble` does, and NativeError for a
@@ -218,14 +232,18 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
 
     Lesson 02.
     """
-    if not isinstance(program, Cubin):
-        return host_census(_require_countable(_read_host(program)).function(function))
-    body = _read_gpu(program.image).function(function)
-    resources = cubin.resources(cubin.read(program.image), body.name)
-    stores, loads = nvrtc.spills(program.log).get(body.name, (None, None))
+    contents = read_program(program)
+    if isinstance(contents, HostProgram):
+        return host_census(_require_countable(contents).function(function))
+    body = contents.function(function)
+    resources = cubin.resources(cubin.read(contents.image), body.name)
+    log, architecture = "", cubin.architecture(contents.image)
+    if isinstance(program, Cubin):
+        log, architecture = program.log, program.architecture
+    stores, loads = nvrtc.spills(log).get(body.name, (None, None))
     return Census(
         function=body.name,
-        architecture=program.architecture,
+        architecture=architecture,
         registers=resources.registers,
         stack_bytes=resources.stack_bytes,
         spill_store_bytes=stores,
@@ -236,24 +254,26 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
     )
 
 
-def read_program(program: Compiled) -> Program[cubin.GpuFunction] | HostProgram:
+def read_program(program: Compiled) -> GpuProgram | HostProgram:
     """Return a compiled program's functions. Raises as :func:`disassemble` does."""
     if isinstance(program, Cubin):
         return _read_gpu(program.image)
-    return _read_host(program)
-
-
-def _read_host(program: Library | MachineCode) -> HostProgram:
     if isinstance(program, MachineCode):
         return _read_code(program)
-    one_of("program", program, Library, "a Cubin, a Library or a MachineCode")
-    listing = _objdump(program.path)
+    if isinstance(program, Library):
+        program = program.path
+    content = _content(program)
+    if content.startswith(b"\x7fELF") and content[18:20] == _CUDA_MACHINE:
+        return _read_gpu(content)
+    listing = _objdump(program)
     return HostProgram(x86.parse(listing), listing)
 
 
 def host_function(library: Library, name: str) -> x86.HostFunction:
     """Return a function of an x86-64 library. Raises as :func:`census` does."""
-    return _require_countable(_read_host(library)).function(name)
+    contents = read_program(library)
+    assert isinstance(contents, HostProgram)  # a library is a processor's
+    return _require_countable(contents).function(name)
 
 
 def _require_countable(program: HostProgram) -> HostProgram:
@@ -266,7 +286,7 @@ def _require_countable(program: HostProgram) -> HostProgram:
 
 
 @functools.lru_cache(maxsize=8)  # several kernels of one program are asked for one after another
-def _read_gpu(image: bytes) -> Program[cubin.GpuFunction]:
+def _read_gpu(image: bytes) -> GpuProgram:
     sections = cubin.read(image).sections
     functions = cubin.parse(_listing([find_nvdisasm(), "-c"], image))
     for section, code in sections.items():
@@ -278,7 +298,7 @@ def _read_gpu(image: bytes) -> Program[cubin.GpuFunction]:
                 f"{instruction_count:,} instructions of {cubin.INSTRUCTION_BYTES} bytes",
                 "use the nvdisasm that comes with torch's Triton",
             )
-    return Program(functions)
+    return GpuProgram(functions, image)
 
 
 @functools.lru_cache(maxsize=1)  # it is listed and counted, one after the other
@@ -289,14 +309,14 @@ def _read_code(program: MachineCode) -> HostProgram:
     )
 
 
-def _objdump(program: bytes | Path) -> str:
+def _objdump(program: bytes | str | os.PathLike[str]) -> str:
     return _listing([find_objdump(), "-d", "--no-show-raw-insn", "-M", "intel"], program)
 
 
-def _listing(command: list[str], program: bytes | Path) -> str:
+def _listing(command: list[str], program: bytes | str | os.PathLike[str]) -> str:
     """Return what ``command`` prints of a program, given as its bytes or its path."""
     if not isinstance(program, bytes):
-        return _output([*command, str(program)])
+        return _output([*command, os.fspath(program)])
     with storage.temporary_folder("disassemble-") as folder:
         path = Path(folder, "program")
         path.write_bytes(program)
@@ -307,9 +327,28 @@ def _output(command: list[str]) -> str:
     process = run_tool(command, limit_s=_LIMIT_S)
     if process.returncode != 0:
         reason = reason_of(process).replace(command[-1], Path(command[-1]).name)
-        remedy = "give a Cubin or a Library for an architecture that this disassembler knows"
+        remedy = (
+            "give a Cubin, a Library, or a compiled file, for an architecture that this "
+            "disassembler knows"
+        )
         raise NativeError(f"{Path(command[0]).name} cannot read the program: {reason}", remedy)
     return process.stdout
+
+
+def _content(program: bytes | str | os.PathLike[str]) -> bytes:
+    if isinstance(program, bytes):
+        return program
+    if not isinstance(program, str | os.PathLike):
+        raise TypeError(
+            f"a Cubin, a Library, or a file's path or bytes is read, not {type(program).__name__}"
+        )
+    try:
+        return Path(program).read_bytes()
+    except OSError as error:
+        problem = f"the program {os.fspath(program)!r} cannot be read ({error.strerror})"
+        raise NativeError(
+            problem, "give a Cubin, a Library, or the path of a compiled file"
+        ) from error
 
 
 def _counts(function: cubin.GpuFunction) -> dict[str, int]:

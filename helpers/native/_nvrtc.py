@@ -53,6 +53,7 @@ class Cubin:
 
     architecture: str
     compiler: str
+    options: tuple[str, ...]
     was_cached: bool = field(compare=False)
     compile_s: float = field(compare=False)
     image: bytes = field(repr=False)
@@ -87,12 +88,19 @@ class Cubin:
         return load(self.image, architecture=self.architecture, device=device)
 
 
-def compile_cuda(source: str, *, architecture: str = "sm_90", folder: Path | None = None) -> Cubin:
+def compile_cuda(
+    source: str,
+    *,
+    architecture: str = "sm_90",
+    options: Sequence[str] = (),
+    folder: Path | None = None,
+) -> Cubin:
     """Return CUDA C++ ``source`` compiled for ``architecture`` by the NVRTC that is installed with
     torch.
 
-    CUDA's headers are found when they are installed (``cuda_fp16.h``). The same program is compiled
-    once and then read from the cache (or from ``folder``).
+    ``options`` are NVRTC's (``"--maxrregcount=32"``, ``"--use_fast_math"``). CUDA's headers are
+    found when they are installed (``cuda_fp16.h``). The same program is compiled once and then read
+    from the cache (or from ``folder``).
 
     Raises CompilationError with the first error and the source's line, ValueError for an
     architecture that this NVRTC does not know, MissingToolError without NVRTC, TypeError for other
@@ -107,10 +115,15 @@ def compile_cuda(source: str, *, architecture: str = "sm_90", folder: Path | Non
     """
     if not isinstance(source, str):
         raise TypeError(f"source is the text of a CUDA C++ program, not {type(source).__name__}")
+    if isinstance(options, str) or not all(isinstance(option, str) for option in options):
+        raise TypeError(
+            f"options is a tuple of texts such as ('--maxrregcount=32',), not {options!r:.60}"
+        )
     if "\0" in source:
         raise ValueError(
             "source holds a NUL character, at which the compiler would stop reading; take it out"
         )
+    options = tuple(options)
     path = find_nvrtc()
     library = _library(path)
     version = nvrtc_version()
@@ -121,11 +134,16 @@ def compile_cuda(source: str, *, architecture: str = "sm_90", folder: Path | Non
             f"architecture {architecture!r} is not known to NVRTC {version}; it knows "
             f"{', '.join(architectures)}"
         )
-    options = (f"--gpu-architecture={architecture}", "--ptxas-options=-v", *_include_options(path))
-    key = tools.digest(source, architecture, version, path.name)
+    compiler_options = (
+        f"--gpu-architecture={architecture}",
+        "--ptxas-options=-v",
+        *_include_options(path),
+        *options,
+    )
+    key = tools.digest(source, architecture, repr(options), version, path.name)
 
     def build(target: Path) -> None:
-        image, log = _compile(library, source, options)
+        image, log = _compile(library, source, compiler_options)
         target.write_bytes(log.encode() + b"\0" + image)
 
     begun = time.perf_counter()
@@ -133,7 +151,14 @@ def compile_cuda(source: str, *, architecture: str = "sm_90", folder: Path | Non
     log, _, image = file.read_bytes().partition(b"\0")
     compile_s = 0.0 if was_cached else time.perf_counter() - begun
     return Cubin(
-        architecture, f"NVRTC {version}", was_cached, compile_s, image, log.decode(), source
+        architecture,
+        f"NVRTC {version}",
+        options,
+        was_cached,
+        compile_s,
+        image,
+        log.decode(),
+        source,
     )
 
 

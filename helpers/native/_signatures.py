@@ -153,8 +153,9 @@ def to_c(signature: Signature, values: Sequence[Any], *, device: str) -> list[An
     """Return ``values`` as ``ctypes`` values for the parameters; a tensor must live on ``device``
     ("cpu", "cuda:0").
 
-    A pointer takes a contiguous tensor or NumPy array of the declared type, an address or None (a
-    null pointer); a structure by value takes a ``ctypes`` structure or bytes.
+    A pointer takes a contiguous tensor or NumPy array of the declared type, an address, a
+    ``ctypes`` object or None (a null pointer); a structure by value takes a ``ctypes`` structure or
+    bytes.
 
     Raises TypeError or ValueError naming the argument, what it was and what is accepted. Lesson 17.
     """
@@ -215,6 +216,12 @@ def _float(label: str, kind: str, value: Any) -> float:
 def _address(label: str, parameter: Parameter, value: Any, device: str) -> Any:
     if value is None:
         return ctypes.c_void_p(None)
+    if isinstance(value, ctypes.Array | ctypes.Structure | ctypes.c_void_p) and device == "cpu":
+        return (
+            value
+            if isinstance(value, ctypes.c_void_p)
+            else ctypes.c_void_p(ctypes.addressof(value))
+        )
     if isinstance(value, int) and not isinstance(value, bool):
         if not 0 <= value < 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)):
             raise ValueError(

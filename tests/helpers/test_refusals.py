@@ -441,9 +441,9 @@ PROGRAM = 'extern "C" int one() { return 1; }'
         FileNotFoundError,
         "could not be kept",
     ),
-    (lambda: native.disassemble("f.o"), TypeError, "give a Cubin, a Library or a MachineCode"),
+    (lambda: native.disassemble("nowhere.o"), native.NativeError, "'nowhere.o' cannot be read"),
     (
-        lambda: native.disassemble(native.MachineCode("f", b""), function=5),
+        lambda: native.disassemble(b"\x7fELF", function=5),
         TypeError,
         "function=5 is an int; give a function's name",
     ),

@@ -14,6 +14,7 @@ import time
 import types
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -291,6 +292,7 @@ def test_an_empty_card_says_unknown_and_never_0():
     assert not re.search(r"\b0\b", str(bare))
     assert str(bare).count("unknown") >= 12
     assert "unknown" in bare._repr_html_()
+    assert bare.table().empty
     assert from_dict(MachineCard, bare.to_dict()) == bare
 
 
@@ -332,6 +334,12 @@ def test_html_escapes_and_has_no_colour_of_its_own():
 )
 def test_sizes_are_printed_in_powers_of_two(size, text):
     assert card.binary(size) == text
+
+
+def test_the_table_holds_the_caches_as_plain_numbers(tmp_path):
+    frame = machine.linux_card(hybrid(tmp_path), allowed_cores=8).table()
+    assert isinstance(frame, pd.DataFrame)
+    assert frame["size_bytes"].tolist() == [48 * KIB, 32 * KIB, 2 * MIB, 1280 * KIB, 12 * MIB]
 
 
 # --- processors made of files

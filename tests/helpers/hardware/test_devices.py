@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import re
 
 import pytest
 import torch
@@ -47,10 +46,6 @@ def data_file():
 
 def named(name: str) -> Device:
     return next(one for one in ALL if one.name == name)
-
-
-def fact(one: Device, name: str):
-    return next((origin for origin in one.facts if origin.name == name), None)
 
 
 def ladder_breaks(one: Device) -> list[tuple[str, str]]:
@@ -150,9 +145,11 @@ def test_unknown_is_none_and_is_shown_so():
     ryzen = device("Ryzen 9 5950X")
     assert ryzen.memory_bytes is None
     assert "unknown" in str(ryzen)
-    assert fact(ryzen, "memory_bytes") is None
-    assert re.search(r"l3 +67\.1 MB", str(ryzen))
-    assert "AMD" in fact(ryzen, "l3_bytes").source.title
+    table = ryzen.sources().set_index("figure")
+    assert table.loc["memory", "value"] == "unknown"
+    assert table.loc["memory", "address"] == ""
+    assert table.loc["l3", "value"] == "67.1 MB"
+    assert "AMD" in table.loc["l3", "source"]
 
 
 @pytest.mark.parametrize(
@@ -400,12 +397,12 @@ def test_the_first_tpu_rests_on_its_paper_alone():
         "https://arxiv.org/abs/1704.04760"
     }
     assert (v1.memory_bandwidth_bytes_per_s, v1.tdp_w) == (34e9, 75)
-    assert "40 W busy" in fact(v1, "tdp_w").note
+    assert "40 W busy" in v1.fact("tdp_w").note
 
 
 def test_power_is_the_default_not_the_most_that_can_be_set():
     assert named("EPYC 7713").tdp_w == 225
-    assert "240 W" in fact(named("EPYC 7713"), "tdp_w").note
+    assert "240 W" in named("EPYC 7713").fact("tdp_w").note
 
 
 def test_what_is_no_name_is_refused():
@@ -418,6 +415,8 @@ def test_the_faster_unit_is_taken_unless_one_is_named():
     assert v100.peak("float16").unit == "matrix"
     assert v100.peak("float16", unit="vector").dense_flops_per_s == 31.4e12
     assert v100.peak("int4") is None
+    with pytest.raises(ValueError, match="no figure 'memory'"):
+        v100.fact("memory")
 
 
 def test_totals_agree_with_the_totals_that_the_makers_print():

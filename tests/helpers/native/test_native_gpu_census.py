@@ -2,7 +2,6 @@
 cuobjdump.
 """
 
-import dataclasses
 import re
 import subprocess
 from pathlib import Path
@@ -226,14 +225,17 @@ def test_without_a_limit_on_registers_nothing_spills():
 @needs_tools
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_spills_are_ptxas_word_and_agree_with_the_loads_and_stores(architecture):
-    limited = SPILLS.replace("void k_spill", "void __maxnreg__(32) k_spill")
-    tight = native.census(native.compile_cuda(limited, architecture=architecture))
+    cubin = native.compile_cuda(SPILLS, architecture=architecture, options=("--maxrregcount=32",))
+    tight = native.census(cubin)
     local = [row for row in tight.accesses if row.space == "local"]
     bytes_moved = {row.access: 0 for row in local}
     for row in local:
         bytes_moved[row.access] += row.count * row.width_bits // 8
     assert bytes_moved == {"load": tight.spill_load_bytes, "store": tight.spill_store_bytes}
     assert (tight.registers, tight.spill_load_bytes > 0, tight.stack_bytes > 0) == (32, True, True)
+    unknown = native.census(cubin.image)
+    assert (unknown.spill_load_bytes, unknown.local_loads) == (None, tight.local_loads)
+    assert "spill load        unknown" in str(unknown)
 
 
 @needs_tools
@@ -277,18 +279,25 @@ def test_a_called_function_is_counted_with_its_kernel(cubins):
 
 
 @needs_tools
-def test_the_listing_and_the_ways_to_name_a_function(cubins):
+def test_the_listing_and_the_ways_to_name_a_function_and_a_program(cubins, tmp_path):
     cubin = cubins["sm_80"]
     text = native.disassemble(cubin, function="k_const")
     assert text.startswith("k_const:\n  0000       MOV R1, c[0x0][0x28]\n")
     assert len(re.findall(r" FFMA ", text)) == WEIGHTS
     assert native.disassemble(cubin).count("EXIT") >= 11
-    assert native.census(cubin, function="k_const").architecture == "sm_80"
+    path = tmp_path / "program.cubin"
+    path.write_bytes(cubin.image)
+    assert native.disassemble(path, function="k_const") == text
+    assert (
+        native.census(path, function="k_const").total
+        == native.census(cubin, function="k_const").total
+    )
+    assert native.census(path, function="k_const").architecture == "sm_80"
     assert native.census(cubin, function="mangled").function == "_Z7mangledPf"
     with pytest.raises(ValueError, match=r"no function 'k_cons'; it has .*k_const"):
         native.census(cubin, function="k_cons")
     with pytest.raises(native.NativeError, match="damaged or cut off"):
-        native.census(dataclasses.replace(cubin, image=cubin.image[:2000]), function="k_const")
+        native.census(cubin.image[:2000], function="k_const")
 
 
 @needs_tools

@@ -199,7 +199,11 @@ def test_layout_device_and_writing_are_looked_at():
 
 
 def test_addresses_null_and_structures():
-    assert converted("void f(float* x)", None) == [None]
+    numbers = (ctypes.c_float * 3)()
+    assert converted("void f(float* x, float* y)", numbers, None) == [
+        ctypes.addressof(numbers),
+        None,
+    ]
     assert converted("void f(float* x)", 4096) == [4096]
     with pytest.raises(ValueError, match="which is no address"):
         converted("void f(float* x)", -1)
