@@ -3,8 +3,6 @@ from ._devices import (
     Device as Device,
     device as device,
     known_device as known_device,
-    memory_inversion as memory_inversion,
-    published_errors as published_errors,
     ridge_flops_per_byte as ridge_flops_per_byte,
 )
 from ._machine import machine_card as machine_card

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from helpers import units
@@ -86,29 +87,17 @@ class MachineCard(Record):
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        blocks = [
-            *_lines(self),
-            ("caches", _align(_cache_rows(self))),
-            *_gpu_lines(self),
-            *_notes(self),
+        caches = ("caches", _align(_cache_rows(self)))
+        lines = [
+            f"  {name:<12}  {block}".replace("\n", "\n" + " " * 16)
+            for name, block in (*_lines(self), caches, *_last_lines(self))
         ]
-        rows = [
-            (name if row == 0 else "", line)
-            for name, block in blocks
-            for row, line in enumerate(block.split("\n"))
-        ]
-        return "\n".join(
-            ["Machine card", *(f"  {name:<12}  {line}".rstrip() for name, line in rows)]
-        )
+        return "\n".join(["Machine card", *lines])
 
     def _repr_html_(self) -> str:
-        lines = "".join(
-            _html_row(line, heads=1) for line in (*_lines(self), *_gpu_lines(self), *_notes(self))
-        )
         header, *caches = _cache_rows(self)
-        rows = _html_row(header, heads=len(header)) + "".join(
-            _html_row(row, heads=1) for row in caches
-        )
+        lines = _html_rows([*_lines(self), *_last_lines(self)], heads=1)
+        rows = _html_rows([header], heads=len(header)) + _html_rows(caches, heads=1)
         return f"<div><b>Machine card</b><table>{lines}</table><table>{rows}</table></div>"
 
     def table(self) -> pd.DataFrame:
@@ -132,25 +121,20 @@ def binary(size_bytes: int | None) -> str:
 def _lines(card: MachineCard) -> list[tuple[str, str]]:
     maker = ", ".join(filter(None, [card.vendor, card.architecture]))
     extensions = ", ".join(card.extensions or ()) or "none that speeds deep learning up"
-    quota = f" (a quota of {card.quota_cores:.3g})" if card.quota_cores else ""
-    cores = (card.physical_cores, card.logical_cores)
+    physical, logical = _or_unknown(card.physical_cores), _or_unknown(card.logical_cores)
     usable = f"{card.usable_cores:.3g}" if card.usable_cores is not None else "unknown"
+    quota = f" (a quota of {card.quota_cores:.3g})" if card.quota_cores else ""
+    memory = f"{binary(card.ram_bytes)}, of which {binary(card.ram_available_bytes)} available"
     limit = "none seen" if card.memory_limit_bytes is None else binary(card.memory_limit_bytes)
     return [
         ("processor", _or_unknown(card.model) + (f" ({maker})" if maker else "")),
         ("instructions", "unknown" if card.extensions is None else extensions),
-        (
-            "cores",
-            "{} physical, {} logical, {} usable{}".format(*map(_or_unknown, cores), usable, quota),
-        ),
+        ("cores", f"{physical} physical, {logical} logical, {usable} usable{quota}"),
         (
             "clock",
             f"base {units.text(card.base_hz, 'Hz')}, maximum {units.text(card.maximum_hz, 'Hz')}",
         ),
-        (
-            "memory",
-            f"{binary(card.ram_bytes)}, of which {binary(card.ram_available_bytes)} available",
-        ),
+        ("memory", memory),
         ("memory limit", limit),
         ("swap", "none" if card.swap_bytes == 0 else binary(card.swap_bytes)),
         ("system", _or_unknown(card.system)),
@@ -159,25 +143,25 @@ def _lines(card: MachineCard) -> list[tuple[str, str]]:
 
 def _cache_rows(card: MachineCard) -> list[list[str]]:
     header = ["cache", "size", "instances", "line", "ways", "shared by"]
-    if not card.caches:
-        return [header, ["unknown"] * len(header)]
-    return [header, *(_cache_row(cache) for cache in card.caches)]
-
-
-def _cache_row(cache: Cache) -> list[str]:
-    sizes = (binary(cache.size_bytes), _or_unknown(cache.instances), binary(cache.line_bytes))
-    return [
-        f"L{cache.level} {cache.kind}",
-        *sizes,
-        _or_unknown(cache.ways),
-        _or_unknown(cache.shared_by),
+    rows = [
+        [
+            f"L{cache.level} {cache.kind}",
+            binary(cache.size_bytes),
+            _or_unknown(cache.instances),
+            binary(cache.line_bytes),
+            _or_unknown(cache.ways),
+            _or_unknown(cache.shared_by),
+        ]
+        for cache in card.caches or ()
     ]
+    return [header, *(rows or [["unknown"] * len(header)])]
 
 
-def _gpu_lines(card: MachineCard) -> list[tuple[str, str]]:
-    if not card.gpus:
-        return [("GPU", "unknown" if card.gpus is None else "none")]
-    return [(f"GPU {index}", _gpu_line(gpu)) for index, gpu in enumerate(card.gpus)]
+def _last_lines(card: MachineCard) -> list[tuple[str, str]]:
+    """Return the lines below the caches: the GPUs, and the notes."""
+    gpus = [(f"GPU {index}", _gpu_line(gpu)) for index, gpu in enumerate(card.gpus or ())]
+    no_gpu = [("GPU", "unknown" if card.gpus is None else "none")]
+    return [*(gpus or no_gpu), *(("note", note) for note in card.notes)]
 
 
 def _gpu_line(gpu: Gpu) -> str:
@@ -189,26 +173,23 @@ def _gpu_line(gpu: Gpu) -> str:
     )
 
 
-def _notes(card: MachineCard) -> list[tuple[str, str]]:
-    return [("note", note) for note in card.notes]
-
-
 def _or_unknown(value: object) -> str:
     return "unknown" if value is None else str(value)
 
 
 def _align(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _html_row(cells: tuple[str, ...] | list[str], *, heads: int) -> str:
-    tags = ["th" if index < heads else "td" for index in range(len(cells))]
-    inner = (
-        f"<{tag} style='text-align:left;padding:0 1em 0 0'>{html.escape(cell)}</{tag}>"
-        for tag, cell in zip(tags, cells, strict=True)
-    )
-    return f"<tr>{''.join(inner)}</tr>"
+def _html_rows(rows: Iterable[Sequence[str]], *, heads: int) -> str:
+    """Return rows of a table, of each of which the first ``heads`` cells are headings."""
+    lines = []
+    for row in rows:
+        tags = ["th"] * heads + ["td"] * (len(row) - heads)
+        cells = (
+            f"<{tag} style='text-align:left;padding:0 1em 0 0'>{html.escape(cell)}</{tag}>"
+            for tag, cell in zip(tags, row, strict=True)
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return "".join(lines)

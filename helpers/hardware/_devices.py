@@ -3,8 +3,7 @@ where it was read.
 
 The figures stand in ``devices.toml`` beside this module. A figure that no source was found for is
 None and is shown as unknown. Peaks are kept dense and sparse apart: published tables mix the two,
-and are then wrong by a factor of two (:func:`helpers.hardware._devices.published_errors`). Lessons
-01 and 02.
+and are then wrong by a factor of two. Lessons 01 and 02.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import difflib
 import functools
 import math
 import re
-import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
@@ -39,7 +37,6 @@ DTYPES = (
     "int8",
     "int4",
 )
-SOURCE_KINDS = ("vendor", "paper", "reference", "community")
 
 _MARKETING = (
     "nvidia",
@@ -53,7 +50,6 @@ _MARKETING = (
     "processor",
     "cpu",
 )
-_BITS_PER_BYTE = 8
 
 
 class Source(Record):
@@ -159,12 +155,6 @@ class Device(Record):
         """
         return _product(self.cores, self.core_shared_bytes)
 
-    @property
-    def bus_bandwidth_bytes_per_s(self) -> float | None:
-        """The bandwidth that bus width and data rate come to; None where one of them is unknown."""
-        bits_per_s = _product(self.memory_bus_bits, self.memory_rate_per_s)
-        return None if bits_per_s is None else bits_per_s / _BITS_PER_BYTE
-
     def fact(self, name: str) -> Fact | None:
         """Return the figure ``name`` with its source, None where it is unknown.
 
@@ -210,7 +200,8 @@ class Device(Record):
             if rate is not None
         ]
         return pd.DataFrame(
-            [{"figure": figure, "value": value, **_origin(fact)} for figure, value, fact in rows]
+            [(figure, value, *_origin(fact)) for figure, value, fact in rows],
+            columns=["figure", "value", "source", "kind", "address", "read", "note"],
         )
 
 
@@ -238,8 +229,9 @@ def devices() -> tuple[Device, ...]:
 
     Lesson 02.
     """
-    data = device_data()
-    return tuple(_device(entry, device_sources(data)) for entry in data["device"])
+    data = read_toml("helpers.hardware", "devices.toml")
+    sources = device_sources(data)
+    return tuple(_device(entry, sources) for entry in data["device"])
 
 
 def device(name: str) -> Device:
@@ -262,15 +254,10 @@ def device(name: str) -> Device:
             f"device takes a name such as 'NVIDIA H200', not {name!r} ({type(name).__name__})"
         )
     normal_name = _normal(name)
-    for entry in devices():
-        if normal_name and normal_name in {
-            _normal(alias) for alias in (entry.name, *entry.aliases)
-        }:
-            return entry
+    if normal_name in _by_name():
+        return _by_name()[normal_name]
     near = _near(normal_name)
-    if len(near) > 1 and all(
-        _normal(near_name)[: len(normal_name)] == normal_name for near_name in near
-    ):
+    if len(near) > 1 and all(_normal(near_name).startswith(normal_name) for near_name in near):
         raise ValueError(f"{name!r} may be {' or '.join(near)}, and they differ; say which")
     suggestion = (
         f"near it: {', '.join(near)}"
@@ -298,13 +285,10 @@ def known_device(machine: str | MachineCard) -> KnownDevice:
             f"known_device takes a name or a machine card, not {machine!r:.40} "
             f"({type(machine).__name__})"
         )
-    name = (
-        machine
-        if isinstance(machine, str)
-        else machine.gpus[0].name
-        if machine.gpus
-        else machine.model
-    )
+    if isinstance(machine, str):
+        name: str | None = machine
+    else:
+        name = machine.gpus[0].name if machine.gpus else machine.model
     if not name:
         return KnownDevice("", None, "the system does not say what its processor is called")
     try:
@@ -328,13 +312,9 @@ def ridge_flops_per_byte(device: Device, dtype: str, *, unit: str | None = None)
     """
     require_device(device)
     peak = device.peak(dtype, unit=unit)
-    if (
-        peak is None
-        or peak.dense_flops_per_s is None
-        or device.memory_bandwidth_bytes_per_s is None
-    ):
-        return None
-    return peak.dense_flops_per_s / device.memory_bandwidth_bytes_per_s
+    dense = None if peak is None else peak.dense_flops_per_s
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    return dense / bandwidth if dense and bandwidth else None
 
 
 def require_device(candidate: object) -> None:
@@ -355,25 +335,16 @@ def _require(value: str, choices: Sequence[str], label: str) -> None:
         raise ValueError(f"{label} {value!r} is not known; use one of {', '.join(choices)}")
 
 
-def _origin(fact: Fact | Peak | None) -> dict[str, str]:
+def _origin(fact: Fact | Peak | None) -> list[str]:
     if fact is None:
-        return dict.fromkeys(("source", "kind", "address", "read", "note"), "")
+        return [""] * 5
     source = fact.source
-    return {
-        "source": source.title,
-        "kind": source.kind,
-        "address": source.address,
-        "read": source.read,
-        "note": fact.note,
-    }
+    return [source.title, source.kind, source.address, source.read, fact.note]
 
 
-@functools.cache
-def device_data() -> Mapping[str, Any]:
-    """Return ``devices.toml`` as it stands."""
-    return tomllib.loads(
-        resources.files("helpers.hardware").joinpath("devices.toml").read_text(encoding="utf-8")
-    )
+def read_toml(package: str, name: str) -> Mapping[str, Any]:
+    """Return the data file ``name`` of ``package`` as it stands."""
+    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def device_sources(data: Mapping[str, Any]) -> dict[str, Source]:
@@ -387,12 +358,22 @@ def device_sources(data: Mapping[str, Any]) -> dict[str, Source]:
 
 
 def _device(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> Device:
-    facts = tuple(
-        Fact(name, amount(entry[name][0]), sources[entry[name][1]], *entry[name][2:])
-        for name in FIGURES
-        if name in entry
+    facts = []
+    for name in FIGURES:
+        if name in entry:
+            value, source, *note = entry[name]
+            facts.append(Fact(name, amount(value), sources[source], *note))
+    peaks = tuple(
+        Peak(
+            peak["dtype"],
+            peak["unit"],
+            amount(peak.get("dense")),
+            amount(peak.get("sparse")),
+            sources[peak["source"]],
+            peak.get("note", ""),
+        )
+        for peak in entry["peaks"]
     )
-    peaks = tuple(_peak(peak, sources[peak["source"]]) for peak in entry["peaks"])
     # each of its field's own type
     values: dict[str, Any] = {fact.name: fact.value for fact in facts}
     return Device(
@@ -401,22 +382,17 @@ def _device(entry: Mapping[str, Any], sources: Mapping[str, Source]) -> Device:
         **values,
         peaks=peaks,
         aliases=tuple(entry["aliases"]),
-        facts=facts,
+        facts=tuple(facts),
     )
-
-
-def _peak(entry: Mapping[str, Any], source: Source) -> Peak:
-    dense, sparse = (amount(entry[rate]) if rate in entry else None for rate in ("dense", "sparse"))
-    return Peak(entry["dtype"], entry["unit"], dense, sparse, source, entry.get("note", ""))
 
 
 def amount(value: Any) -> Any:
     """Return a figure of a data file: a number, a product ``[6144, 1024]``, or a sum of products
     ``[[192, 8], ...]``.
 
-    A result that is whole comes back as an ``int``, text as it is.
+    A result that is whole comes back as an ``int``, text and None as they are.
     """
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
         return value
     if isinstance(value, list):
         value = sum(map(amount, value)) if isinstance(value[0], list) else math.prod(value)
@@ -428,154 +404,16 @@ def _normal(name: str) -> str:
     return "".join(word for word in re.findall(r"[a-z0-9.+]+", words) if word not in _MARKETING)
 
 
+@functools.cache
+def _by_name() -> dict[str, Device]:
+    """Return the devices by each of their names, without makers, case and punctuation."""
+    return {_normal(name): entry for entry in devices() for name in (*entry.aliases, entry.name)}
+
+
 def _near(normal_name: str) -> list[str]:
-    names = {
-        _normal(alias): entry.name for entry in devices() for alias in (*entry.aliases, entry.name)
-    }
+    names = {normal: entry.name for normal, entry in _by_name().items()}
     begins = [
-        original
-        for normal, original in names.items()
-        if normal_name and normal.startswith(normal_name)
+        name for normal, name in names.items() if normal_name and normal.startswith(normal_name)
     ]
     close = begins or [names[match] for match in difflib.get_close_matches(normal_name, names, n=3)]
     return list(dict.fromkeys(close))
-
-
-_EVEN_RATIO = 1.0
-
-
-class OnChipMemory(Record):
-    """One device's memory on the chip, all cores together, level by level; None is unknown or not
-    there.
-
-    ``registers_to_l2_ratio`` above 1 is the inversion: more in registers than in the cache behind
-    them. Lesson 01.
-    """
-
-    name: str
-    kind: str
-    introduced: str | None
-    register_bytes: int | None
-    l1_bytes: int | None
-    shared_bytes: int | None
-    l2_bytes: int | None
-    l3_bytes: int | None
-    registers_to_l2_ratio: float | None
-
-    @property
-    def inverted(self) -> bool | None:
-        """Whether the registers hold more than the second-level cache; None where one of the two is
-        unknown.
-        """
-        return (
-            None if self.registers_to_l2_ratio is None else self.registers_to_l2_ratio > _EVEN_RATIO
-        )
-
-
-class MemoryInversion(Record):
-    """Registers, first and second level of GPUs against processors; the medians are of the devices
-    known.
-
-    Lesson 01.
-    """
-
-    gpu_median_ratio: float | None
-    cpu_median_ratio: float | None
-    devices: tuple[OnChipMemory, ...]
-
-
-class PublishedError(Record):
-    """A published table's rate beside ours; a ``claim_ratio`` near 2 is a sparse rate given for a
-    dense one.
-
-    Lesson 02.
-    """
-
-    device: str
-    dtype: str
-    said: str
-    claimed_flops_per_s: float
-    dense_flops_per_s: float
-    claim_ratio: float
-    published_by: str
-    source: Source = field(repr=False)
-
-
-class PublishedErrors(Record):
-    """Rates that public tables call dense, or do not call sparse, held to ours. Lesson 02."""
-
-    median_ratio: float
-    claims: tuple[PublishedError, ...]
-
-
-def memory_inversion(names: Sequence[str] | None = None) -> MemoryInversion:
-    """Return the memory on the chips of the devices called ``names``, by default of all whose
-    registers are known.
-
-    Raises TypeError for one name instead of a list, ValueError for an unknown or ambiguous name, as
-    :func:`helpers.hardware._devices.device`.
-
-    >>> rows = memory_inversion(["NVIDIA V100", "NVIDIA H200", "EPYC 7713"]).devices
-    >>> [(row.name, round(row.registers_to_l2_ratio, 2)) for row in rows]
-    [('V100 SXM2', 3.33), ('H200 SXM', 0.66), ('EPYC 7713', 0.01)]
-
-    Lesson 01.
-    """
-    if isinstance(names, str):
-        raise TypeError(f"names is a list of names, such as [{names!r}]")
-    if names is None:
-        chosen = [entry for entry in devices() if entry.register_bytes is not None]
-    else:
-        chosen = [device(name) for name in names]
-    rows = tuple(_on_chip(entry) for entry in chosen)
-    return MemoryInversion(_median_ratio(rows, "gpu"), _median_ratio(rows, "cpu"), rows)
-
-
-def published_errors() -> PublishedErrors:
-    """Return the rates of public tables that this course found wrong, each with its ratio to the
-    dense rate.
-
-    Every one was read in the table that it is laid to; the address is in the claim's ``source``.
-
-    >>> round(published_errors().median_ratio, 1)
-    2.0
-
-    Lesson 02.
-    """
-    data = device_data()
-    sources = device_sources(data)
-    claims = tuple(_claim(entry, sources[entry["source"]]) for entry in data["claim"])
-    return PublishedErrors(statistics.median(claim.claim_ratio for claim in claims), claims)
-
-
-def _on_chip(entry: Device) -> OnChipMemory:
-    registers, l2 = entry.register_bytes, entry.l2_bytes
-    ratio = None if registers is None or l2 is None else registers / l2
-    return results.derived(OnChipMemory, entry, registers_to_l2_ratio=ratio)
-
-
-def _median_ratio(rows: Sequence[OnChipMemory], kind: str) -> float | None:
-    ratios = [
-        row.registers_to_l2_ratio
-        for row in rows
-        if row.kind == kind and row.registers_to_l2_ratio is not None
-    ]
-    return statistics.median(ratios) if ratios else None
-
-
-def _claim(entry: dict, source: Source) -> PublishedError:
-    claimed_flops_per_s = amount(entry["flops_per_s"])
-    peak = device(entry["device"]).peak(entry["dtype"])
-    assert peak is not None
-    assert peak.dense_flops_per_s is not None  # the file has the peak of each claim
-    dense = peak.dense_flops_per_s
-    return PublishedError(
-        entry["device"],
-        entry["dtype"],
-        entry["said"],
-        claimed_flops_per_s,
-        dense,
-        claimed_flops_per_s / dense,
-        source.title,
-        source,
-    )

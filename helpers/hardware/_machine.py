@@ -9,11 +9,12 @@ written from their documentation and was not tried on such machines. Lesson 00.
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -36,12 +37,12 @@ def machine_card() -> MachineCard:
     """
     if sys.platform == "linux":
         card = linux_card(Path("/"), allowed_cores=len(os.sched_getaffinity(0)))
-        if card.caches is None or card.extensions is None:
-            card = _complete_card(card, _capabilities())
     elif sys.platform == "darwin":
         card = macos_card(_sysctl, _portable_card(_capabilities()))
     else:
         card = replace(_portable_card(_capabilities()), **_windows_names())
+    if card.caches is None or card.extensions is None:
+        card = _complete_card(card, _capabilities())
     gpus, trouble = read_gpus(Path("/"))
     return replace(card, gpus=gpus, notes=card.notes + trouble)
 
@@ -60,14 +61,8 @@ def read_gpus(root: Path) -> tuple[tuple[Gpu, ...] | None, tuple[str, ...]]:
             for index in range(count)
         ]
         if torch.backends.mps.is_available():
-            memory = torch.mps.recommended_max_memory()
-            gpus.append(
-                Gpu(
-                    name="Apple GPU, memory shared with the processor",
-                    backend="MPS",
-                    memory_bytes=memory,
-                )
-            )
+            name = "Apple GPU, memory shared with the processor"
+            gpus.append(Gpu(name, "MPS", memory_bytes=torch.mps.recommended_max_memory()))
     except (RuntimeError, torch.cuda.DeferredCudaCallError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         return None, (f"the GPU driver does not answer: {reason}",)
@@ -75,14 +70,13 @@ def read_gpus(root: Path) -> tuple[tuple[Gpu, ...] | None, tuple[str, ...]]:
 
 
 def _gpu(properties: Any, driver: str | None, hip: str | None) -> Gpu:
-    capability = properties.gcnArchName if hip else f"{properties.major}.{properties.minor}"
     return Gpu(
         name=properties.name,
         backend="ROCm" if hip else "CUDA",
         multiprocessors=properties.multi_processor_count,
         memory_bytes=properties.total_memory,
         l2_bytes=getattr(properties, "L2_cache_size", None) or None,
-        capability=capability,
+        capability=properties.gcnArchName if hip else f"{properties.major}.{properties.minor}",
         clock_hz=1000.0 * getattr(properties, "clock_rate", 0) or None,
         driver=driver,
     )
@@ -143,11 +137,12 @@ def macos_card(sysctl: Callable[[str], bytes | None], card: MachineCard) -> Mach
 
 
 def _sysctl(name: str) -> bytes | None:
-    libc, size = ctypes.CDLL(None), ctypes.c_size_t(0)
-    if libc.sysctlbyname(name.encode(), None, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
+    query, size = ctypes.CDLL(None).sysctlbyname, ctypes.c_size_t(0)
+    arguments = (ctypes.byref(size), None, ctypes.c_size_t(0))
+    if query(name.encode(), None, *arguments) != 0:
         return None
     buffer = ctypes.create_string_buffer(size.value)
-    if libc.sysctlbyname(name.encode(), buffer, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
+    if query(name.encode(), buffer, *arguments) != 0:
         return None
     return buffer.raw[: size.value]
 
@@ -168,13 +163,12 @@ def _portable_card(capabilities: Mapping[str, Any]) -> MachineCard:
     """Return the card that torch, psutil (where it is installed) and the platform module give on
     any system.
     """
-    logical = os.cpu_count()
     allowed_cores = getattr(os, "process_cpu_count", os.cpu_count)()  # Python 3.13
     card = MachineCard(
         model=capabilities.get("cpu_name") or None,
         architecture=platform.machine() or None,
         physical_cores=capabilities.get("num_physical_cores") or None,
-        logical_cores=logical,
+        logical_cores=os.cpu_count(),
         allowed_cores=allowed_cores,
         usable_cores=allowed_cores,
         system=f"{platform.system()} {platform.release()}",
@@ -182,15 +176,11 @@ def _portable_card(capabilities: Mapping[str, Any]) -> MachineCard:
     try:
         import psutil
     except ModuleNotFoundError:
-        return _complete_card(
-            replace(card, notes=("the memory is unknown: psutil is not installed",)), capabilities
-        )
-    memory = psutil.virtual_memory()
-    swap = psutil.swap_memory().total
-    card = replace(
-        card, ram_bytes=memory.total, ram_available_bytes=memory.available, swap_bytes=swap
+        return replace(card, notes=("the memory is unknown: psutil is not installed",))
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    return replace(
+        card, ram_bytes=memory.total, ram_available_bytes=memory.available, swap_bytes=swap.total
     )
-    return _complete_card(card, capabilities)
 
 
 def _complete_card(card: MachineCard, capabilities: Mapping[str, Any]) -> MachineCard:
@@ -205,12 +195,8 @@ def _complete_card(card: MachineCard, capabilities: Mapping[str, Any]) -> Machin
         note = "the system lists no caches; their sizes are those of torch.cpu.get_capabilities()"
         card = replace(card, caches=caches, notes=(*card.notes, note))
     if card.extensions is None and capabilities:
-        card = replace(
-            card,
-            extensions=extensions_among(
-                {name for name, has in capabilities.items() if has is True}
-            ),
-        )
+        names = {name for name, has in capabilities.items() if has is True}
+        card = replace(card, extensions=extensions_among(names))
     return card
 
 
@@ -252,37 +238,39 @@ _EXTENSIONS = {
 # ARM's /proc/cpuinfo has numbers in place of names: implementer, then part (Linux,
 # arch/arm64/include/asm/cputype.h).
 _ARM_VENDORS = {
-    0x41: "ARM",
-    0x46: "Fujitsu",
-    0x48: "HiSilicon",
-    0x4E: "NVIDIA",
-    0x51: "Qualcomm",
-    0x61: "Apple",
-    0xC0: "Ampere",
+    "0x41": "ARM",
+    "0x46": "Fujitsu",
+    "0x48": "HiSilicon",
+    "0x4e": "NVIDIA",
+    "0x51": "Qualcomm",
+    "0x61": "Apple",
+    "0xc0": "Ampere",
 }
 _ARM_PARTS = {
-    (0x41, 0xD03): "Cortex-A53",
-    (0x41, 0xD05): "Cortex-A55",
-    (0x41, 0xD07): "Cortex-A57",
-    (0x41, 0xD08): "Cortex-A72",
-    (0x41, 0xD0B): "Cortex-A76",
-    (0x41, 0xD41): "Cortex-A78",
-    (0x41, 0xD0C): "Neoverse-N1",
-    (0x41, 0xD49): "Neoverse-N2",
-    (0x41, 0xD40): "Neoverse-V1",
-    (0x41, 0xD4F): "Neoverse-V2",
-    (0x46, 0x001): "A64FX",
-    (0x48, 0xD01): "Kunpeng-920",
-    (0xC0, 0xAC3): "Ampere-1",
+    ("0x41", "0xd03"): "Cortex-A53",
+    ("0x41", "0xd05"): "Cortex-A55",
+    ("0x41", "0xd07"): "Cortex-A57",
+    ("0x41", "0xd08"): "Cortex-A72",
+    ("0x41", "0xd0b"): "Cortex-A76",
+    ("0x41", "0xd41"): "Cortex-A78",
+    ("0x41", "0xd0c"): "Neoverse-N1",
+    ("0x41", "0xd49"): "Neoverse-N2",
+    ("0x41", "0xd40"): "Neoverse-V1",
+    ("0x41", "0xd4f"): "Neoverse-V2",
+    ("0x46", "0x001"): "A64FX",
+    ("0x48", "0xd01"): "Kunpeng-920",
+    ("0xc0", "0xac3"): "Ampere-1",
 }
 # of a cache: level, kind, size, line and ways
 _Sort = tuple[int, str, int | None, int | None, int | None]
+# of /proc/self/cgroup the controllers and the path, of /proc/self/mountinfo the mounted group, the
+# mount point, the version and the options
+_MEMBERSHIP = r"^[^:\n]*:([^:\n]*):(.*)$"
+_CGROUP_MOUNT = r"^(?:\S+ ){3}(\S+) (\S+) .* - cgroup(2?) \S+ (\S+)"
 _NO_LIMIT_BYTES = 2**62  # cgroup v1 writes "no limit" as the largest page-aligned 64-bit number
 
 
-def linux_card(
-    root: Path, *, allowed_cores: int | None, architecture: str | None = None
-) -> MachineCard:
+def linux_card(root: Path, *, allowed_cores: int | None) -> MachineCard:
     """Return the card of the Linux machine whose ``/proc``, ``/sys`` and ``/etc`` stand below
     ``root``; no GPUs.
     """
@@ -296,13 +284,13 @@ def linux_card(
     return MachineCard(
         model=model,
         vendor=vendor,
-        architecture=architecture or platform.machine() or None,
+        architecture=platform.machine() or None,
         extensions=_extensions(records),
         physical_cores=physical,
         logical_cores=logical,
         allowed_cores=allowed_cores,
         quota_cores=quota,
-        usable_cores=_usable(allowed_cores, quota),
+        usable_cores=min(allowed_cores, quota) if allowed_cores and quota else allowed_cores,
         base_hz=base,
         maximum_hz=maximum,
         caches=caches,
@@ -322,50 +310,37 @@ def read_caches(root: Path) -> tuple[tuple[Cache, ...] | None, tuple[str, ...]]:
     Caches of one sort (level, kind, size, line, ways) are one :class:`Cache`, so a hybrid processor
     has two rows for a level. None where the system lists none.
     """
-    sharers_by_sort: dict[_Sort, set[frozenset[int] | None]] = {}
-    covered_cpus: dict[str, set[int]] = {}
+    sharers_by_sort: dict[_Sort, set[frozenset[int]]] = {}
+    covered_entries: set[tuple[str, int]] = set()
     nameless = 0
-    for cpu in _online(root):
-        folder = f"{_cpu_folder(root, cpu)}/cache"
-        for index in _cache_indexes(folder):
-            if cpu in covered_cpus.setdefault(index, set()):
+    for cpu, folder in _online(root).items():
+        for index in sorted(glob.glob("index*", root_dir=f"{folder}/cache")):
+            if (index, cpu) in covered_entries:
                 continue
-            sharing = _cpu_list(_read(f"{folder}/{index}/shared_cpu_list")) or None
-            covered_cpus[index] |= sharing or set()
-            sort = _cache_sort(f"{folder}/{index}")
+            sharing = _cpu_list(_read(f"{folder}/cache/{index}/shared_cpu_list"))
+            covered_entries |= {(index, sharer) for sharer in sharing}
+            sort = _cache_sort(f"{folder}/cache/{index}")
             if sort is None:
                 nameless += 1
             else:
                 sharers_by_sort.setdefault(sort, set()).add(sharing)
     notes = (f"left out {nameless} cache entries without a level or a type",) if nameless else ()
-    return tuple(
-        sorted((_cache(*item) for item in sharers_by_sort.items()), key=cache_order)
-    ) or None, notes
-
-
-def _cache_indexes(folder: str) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(folder) if name.startswith("index"))
-    except OSError:
-        return []
+    caches = sorted((_cache(*item) for item in sharers_by_sort.items()), key=cache_order)
+    return tuple(caches) or None, notes
 
 
 def _cache_sort(folder: str) -> _Sort | None:
-    level, kind = _positive(_read(f"{folder}/level")), (_read(f"{folder}/type") or "").lower()
+    level, kind = _number(f"{folder}/level"), _read(f"{folder}/type").lower()
     if level is None or kind not in CACHE_KINDS:
         return None
-    line, ways = (
-        _positive(_read(f"{folder}/{name}"))
-        for name in ("coherency_line_size", "ways_of_associativity")
-    )
-    return level, kind, _cache_bytes(_read(f"{folder}/size")), line, ways
+    size, line = _cache_bytes(_read(f"{folder}/size")), _number(f"{folder}/coherency_line_size")
+    return level, kind, size, line, _number(f"{folder}/ways_of_associativity")
 
 
-def _cache(sort: _Sort, sharers: set[frozenset[int] | None]) -> Cache:
-    known_sharers = [sharing for sharing in sharers if sharing is not None]
-    if len(known_sharers) < len(sharers):
+def _cache(sort: _Sort, sharers: set[frozenset[int]]) -> Cache:
+    if not all(sharers):  # an entry does not say who shares it
         return Cache(*sort)
-    return Cache(*sort, shared_by=max(map(len, known_sharers)), instances=len(sharers))
+    return Cache(*sort, shared_by=max(map(len, sharers)), instances=len(sharers))
 
 
 def cache_order(cache: Cache) -> tuple[int, int, int]:
@@ -380,9 +355,13 @@ def read_cores(root: Path) -> tuple[int | None, int | None]:
     not told.
     """
     online = _online(root)
-    physical = _cores_of_topology(root, online)
-    if online and physical:
-        return physical, len(online)
+    topologies = [f"{folder}/topology" for folder in online.values()]
+    siblings = {
+        _cpu_list(_read(f"{folder}/core_cpus_list") or _read(f"{folder}/thread_siblings_list"))
+        for folder in topologies
+    }
+    if siblings and all(siblings):
+        return len(siblings), len(online)
     records = [record for record in _cpuinfo(root) if "processor" in record]
     cores = {
         (record["physical id"], record["core id"])
@@ -392,31 +371,16 @@ def read_cores(root: Path) -> tuple[int | None, int | None]:
     return len(cores) or None, len(online) or len(records) or None
 
 
-def _cores_of_topology(root: Path, online: list[int]) -> int | None:
-    cores = 0
-    seen_cpus: set[int] = set()
-    for cpu in online:
-        if cpu in seen_cpus:
-            continue
-        folder = f"{_cpu_folder(root, cpu)}/topology"
-        siblings = _cpu_list(
-            _read(f"{folder}/core_cpus_list") or _read(f"{folder}/thread_siblings_list")
-        )
-        if not siblings:
-            return None
-        seen_cpus |= siblings
-        cores += 1
-    return cores
-
-
 def read_clocks(root: Path) -> tuple[float | None, float | None]:
     """Return the base and the maximum clock in hertz of the fastest processor, each None where it
     is not told.
     """
-    folders = [_cpu_folder(root, cpu) for cpu in _online(root)]
-    base = [_positive(_read(f"{folder}/cpufreq/base_frequency")) for folder in folders]
-    top = [_positive(_read(f"{folder}/cpufreq/cpuinfo_max_freq")) for folder in folders]
-    return _largest(base, 1000.0), _largest(top, 1000.0)
+    folders = _online(root).values()
+    base, maximum = (
+        max((_number(f"{folder}/cpufreq/{name}") or 0 for folder in folders), default=0)
+        for name in ("base_frequency", "cpuinfo_max_freq")
+    )
+    return 1000.0 * base or None, 1000.0 * maximum or None
 
 
 def read_memory_limit(root: Path) -> int | None:
@@ -425,17 +389,10 @@ def read_memory_limit(root: Path) -> int | None:
     """
     limits: list[int | None] = []
     for folder in _control_groups(root, "memory"):
-        limits += [
-            _positive(_read(folder / "memory.max")),
-            _positive(_read(folder / "memory.limit_in_bytes")),
-        ]
+        limits += [_number(folder / "memory.max"), _number(folder / "memory.limit_in_bytes")]
         # Version 1 tells here what groups above the visible ones allow.
-        ancestors = re.search(
-            r"^hierarchical_memory_limit (\d{1,20})$",
-            _read(folder / "memory.stat") or "",
-            re.MULTILINE,
-        )
-        limits.append(int(ancestors.group(1)) if ancestors else None)
+        pattern = r"^hierarchical_memory_limit (\d{1,20})$"
+        limits += map(int, re.findall(pattern, _read(folder / "memory.stat"), re.MULTILINE))
     return min((limit for limit in limits if limit and limit < _NO_LIMIT_BYTES), default=None)
 
 
@@ -445,12 +402,9 @@ def read_quota(root: Path) -> float | None:
     """
     quotas = []
     for folder in _control_groups(root, "cpu"):
-        pair = (_read(folder / "cpu.max") or "").split()
+        pair = _read(folder / "cpu.max").split()
         if len(pair) != 2:
-            pair = [
-                _read(folder / "cpu.cfs_quota_us") or "",
-                _read(folder / "cpu.cfs_period_us") or "",
-            ]
+            pair = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
         quota, period = map(_positive, pair)
         if quota and period:
             quotas.append(quota / period)
@@ -461,18 +415,17 @@ def nvidia_driver(root: Path) -> str | None:
     """Return the version of the NVIDIA kernel driver, such as ``565.57.01``; None where there is
     none.
     """
-    text = _read(root / "proc/driver/nvidia/version") or ""
+    text = _read(root / "proc/driver/nvidia/version")
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", text)
-    return version.group(1) if version else None
+    return version[1] if version else None
 
 
 def _cpuinfo(root: Path) -> list[dict[str, str]]:
     """Return one record a block of ``/proc/cpuinfo``."""
-    blocks = re.split(r"\n\s*\n", _read(root / "proc/cpuinfo") or "")
-    pairs = [
-        [line.partition(":") for line in block.splitlines() if ":" in line] for block in blocks
-    ]
-    return [{name.strip(): value.strip() for name, _, value in block} for block in pairs if block]
+    blocks = re.split(r"\n\s*\n", _read(root / "proc/cpuinfo"))
+    field = r"^[ \t]*([^:\n]*?)[ \t]*:[ \t]*(.*?)[ \t]*$"
+    records = [dict(re.findall(field, block, re.MULTILINE)) for block in blocks]
+    return [record for record in records if record]
 
 
 def _identity(records: list[dict[str, str]]) -> tuple[str | None, str | None]:
@@ -481,7 +434,7 @@ def _identity(records: list[dict[str, str]]) -> tuple[str | None, str | None]:
         for record in records
     ]
     vendors = [
-        record.get("vendor_id") or _ARM_VENDORS.get(_hexadecimal(record, "CPU implementer"))
+        record.get("vendor_id") or _ARM_VENDORS.get(record.get("CPU implementer", ""))
         for record in records
     ]
     model, vendor = (
@@ -491,15 +444,11 @@ def _identity(records: list[dict[str, str]]) -> tuple[str | None, str | None]:
 
 
 def _arm_model(record: Mapping[str, str]) -> str | None:
-    implementer, part = _hexadecimal(record, "CPU implementer"), _hexadecimal(record, "CPU part")
-    if implementer < 0 or part < 0:
+    implementer, part = record.get("CPU implementer"), record.get("CPU part")
+    if not implementer or not part:
         return None
-    maker = _ARM_VENDORS.get(implementer, f"implementer {implementer:#x}")
-    return _ARM_PARTS.get((implementer, part), f"{maker} part {part:#x}")
-
-
-def _hexadecimal(record: Mapping[str, str], name: str) -> int:
-    return int(record[name], 16) if re.fullmatch(r"0x[0-9a-fA-F]+", record.get(name, "")) else -1
+    maker = _ARM_VENDORS.get(implementer, f"implementer {implementer}")
+    return _ARM_PARTS.get((implementer, part), f"{maker} part {part}")
 
 
 def _extensions(records: list[dict[str, str]]) -> tuple[str, ...] | None:
@@ -521,115 +470,79 @@ def extensions_among(names: set[str]) -> tuple[str, ...]:
 
 
 def _memory(root: Path) -> dict[str, int]:
-    lines = re.findall(
-        r"^(\w+):\s+(\d{1,20}) kB$", _read(root / "proc/meminfo") or "", re.MULTILINE
-    )
+    lines = re.findall(r"^(\w+):\s+(\d{1,20}) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
     return {name: 1024 * int(kibibytes) for name, kibibytes in lines}
 
 
 def _linux_name(root: Path) -> str | None:
-    release = re.search(
-        r'^PRETTY_NAME="?([^"\n]*)"?$', _read(root / "etc/os-release") or "", re.MULTILINE
-    )
+    pattern = r'^PRETTY_NAME="?([^"\n]*)"?$'
+    release = re.search(pattern, _read(root / "etc/os-release"), re.MULTILINE)
     kernel = _read(root / "proc/sys/kernel/osrelease")
-    return (
-        ", ".join(filter(None, [release and release.group(1), kernel and f"Linux {kernel}"]))
-        or None
-    )
-
-
-def _usable(allowed_cores: int | None, quota: float | None) -> float | None:
-    return min(allowed_cores, quota) if allowed_cores and quota else allowed_cores
+    names = [release and release[1], kernel and f"Linux {kernel}"]
+    return ", ".join(filter(None, names)) or None
 
 
 def _control_groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of this process's groups for ``controller``, each from its own up to the
     mount, v1 and v2.
     """
-    memberships = [
-        line.split(":", 2) for line in (_read(root / "proc/self/cgroup") or "").splitlines()
-    ]
-    for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
-        mount, _, source = line.partition(" - ")
-        mount_fields, source_fields = mount.split(), source.split()
-        if (
-            len(mount_fields) < 5
-            or len(source_fields) < 3
-            or source_fields[0] not in ("cgroup", "cgroup2")
-        ):
+    memberships = re.findall(_MEMBERSHIP, _read(root / "proc/self/cgroup"), re.MULTILINE)
+    mounts = re.findall(_CGROUP_MOUNT, _read(root / "proc/self/mountinfo"), re.MULTILINE)
+    for mount_root, point, version, options in mounts:
+        required_controller = "" if version == "2" else controller
+        if required_controller and required_controller not in options.split(","):
             continue
-        required_controller = "" if source_fields[0] == "cgroup2" else controller
-        if required_controller and required_controller not in source_fields[2].split(","):
-            continue
-        paths = [
-            path
-            for _, names, path in (m for m in memberships if len(m) == 3)
-            if required_controller in names.split(",")
-        ]
-        mount_root, point = mount_fields[3], root / mount_fields[4].lstrip("/")
-        for path in map(PurePosixPath, paths):
+        for names, group in memberships:
+            path = PurePosixPath(group)
+            if required_controller not in names.split(","):
+                continue
             # A group outside the mounted part (a container without its own namespace) is seen as
             # the mount itself.
             inside = path.is_relative_to(mount_root) and ".." not in path.parts
             relative = path.relative_to(mount_root) if inside else PurePosixPath()
-            yield from (point / parent for parent in (relative, *relative.parents))
+            for parent in (relative, *relative.parents):
+                yield root / point.lstrip("/") / parent
 
 
-def _online(root: Path) -> list[int]:
-    cpus = _cpu_list(_read(root / "sys/devices/system/cpu/online"))
-    if cpus:
-        return sorted(cpus)
-    folders = (root / "sys/devices/system/cpu").glob("cpu[0-9]*")
-    return sorted(
-        int(folder.name[3:])
-        for folder in folders
-        if folder.name[3:].isdigit() and _read(folder / "online") != "0"
-    )
+def _online(root: Path) -> dict[int, str]:
+    """Return the folders in ``/sys`` of the processors that are online, by their numbers."""
+    folder = root / "sys/devices/system/cpu"
+    cpus = _cpu_list(_read(folder / "online")) or [
+        int(path.name[3:])
+        for path in folder.glob("cpu[0-9]*")
+        if path.name[3:].isdigit() and _read(path / "online") != "0"
+    ]
+    return {cpu: f"{folder}/cpu{cpu}" for cpu in sorted(cpus)}
 
 
-def _cpu_folder(root: Path, cpu: int) -> str:
-    return f"{root}/sys/devices/system/cpu/cpu{cpu}"
-
-
-def _cpu_list(text: str | None) -> frozenset[int] | None:
-    """Return the processors in a list as Linux writes it (``0-3,8``); None where it is missing or
+def _cpu_list(text: str) -> frozenset[int]:
+    """Return the processors in a list as Linux writes it (``0-3,8``); none where it is empty or
     malformed.
     """
-    if text is None or not re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", text):
-        return None
-    ranges = [part.split("-") for part in text.split(",") if part]
+    if not re.fullmatch(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", text):
+        return frozenset()
+    ranges = [part.split("-") for part in text.split(",")]
     return frozenset(cpu for bounds in ranges for cpu in range(int(bounds[0]), int(bounds[-1]) + 1))
 
 
-def _cache_bytes(text: str | None) -> int | None:
-    match = re.fullmatch(r"(\d{1,12})([KMG]?)", text or "")
-    return (
-        int(match.group(1)) * 1024 ** " KMG".index(match.group(2) or " ") or None if match else None
-    )
+def _cache_bytes(text: str) -> int | None:
+    match = re.fullmatch(r"(\d{1,12})([KMG]?)", text)
+    return int(match[1]) * 1024 ** " KMG".find(match[2]) or None if match else None
 
 
-def _positive(text: str | None) -> int | None:
-    return int(text) or None if text is not None and re.fullmatch(r"\d{1,20}", text) else None
+def _positive(text: str) -> int | None:
+    return int(text) or None if re.fullmatch(r"\d{1,20}", text) else None
 
 
-def _largest(values: Iterable[int | None], factor: float) -> float | None:
-    return max((factor * value for value in values if value), default=None)
+def _number(path: Path | str) -> int | None:
+    """Return the number above 0 that the file ``path`` holds, None where it holds none."""
+    return _positive(_read(path))
 
 
-def _read(path: Path | str) -> str | None:
-    """Return the stripped text of ``path``, None where it cannot be read: half the time that
-    pathlib takes.
-    """
+def _read(path: Path | str) -> str:
+    """Return the stripped text of ``path``, "" where it cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        with open(path, "rb", buffering=0) as file:
+            return file.read().decode(errors="replace").strip()
     except OSError:
-        return None
-    try:
-        chunks = []
-        while chunk := os.read(descriptor, 1 << 16):
-            chunks.append(chunk)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return b"".join(chunks).decode(errors="replace").strip()
+        return ""

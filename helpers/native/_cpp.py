@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from helpers import storage
 from helpers.checks import members, one_of
@@ -25,8 +25,9 @@ from helpers.native._tools import (
     CompilationError,
     MissingToolError,
     NativeError,
+    compilation_error,
     find_compiler,
-    line_error,
+    reason_of,
     run_tool,
 )
 
@@ -39,19 +40,26 @@ _FILE = "source.cpp"
 _ERROR = re.compile(
     r"^(?P<place>[^:\n]*):(?:(?P<line>\d+):(?:\d+:)?)? *(?:fatal )?error: (?P<message>.*)$", re.M
 )
+_CPU_FACT = re.compile(
+    r"^(?:vendor_id|cpu family|model|model name|flags|Features|CPU implementer|CPU part)\s*:.*$",
+    re.M,
+)
 _LINK_ERROR = re.compile(
     r"undefined reference to .*|(?:ld|collect2|lld): .*|Undefined symbols for .*\n.*"
 )
 
 
-class CppFunction(Protocol):
+@dataclass(frozen=True)
+class CppFunction:
     """A function of a library: called with checked arguments, or without checks as ``raw``, ctypes'
     own.
     """
 
-    raw: Any
+    signature: Signature
+    raw: Any = field(repr=False)
 
-    def __call__(self, *values: Any) -> Any: ...
+    def __call__(self, *values: Any) -> Any:
+        return self.raw(*to_c(self.signature, values, device="cpu"))
 
 
 @dataclass(frozen=True)
@@ -100,20 +108,9 @@ class Library:
                 f"the library has no function {signature.name!r}; a C++ function keeps its "
                 'plain name when it is not static and stands under extern "C"'
             ) from None
-        return _bind(raw, signature)
-
-
-def _bind(raw: Any, signature: Signature) -> CppFunction:
-    raw.argtypes = [parameter.c_type for parameter in signature.parameters]
-    raw.restype = None if signature.returns is None else signature.returns.c_type
-
-    def call(*values: Any) -> Any:
-        return raw(*to_c(signature, values, device="cpu"))
-
-    call.__name__ = call.__qualname__ = signature.name
-    bound: CppFunction = call  # type: ignore[assignment]  # it has its attribute from the next line on
-    bound.raw = raw
-    return bound
+        raw.argtypes = [parameter.c_type for parameter in signature.parameters]
+        raw.restype = None if signature.returns is None else signature.returns.c_type
+        return CppFunction(signature, raw)
 
 
 def compile_cpp(
@@ -191,24 +188,15 @@ def _refusal(compiler: str, source: str, log: str, status: int) -> CompilationEr
     about.
     """
     errors = list(_ERROR.finditer(log))
-    match = next(
-        (error for error in errors if error["place"].endswith(_FILE) and error["line"]), None
+    own_errors = (error for error in errors if error["place"].endswith(_FILE) and error["line"])
+    if linker := _LINK_ERROR.search(log):
+        reason = linker.group()
+    else:
+        reason = errors[0]["message"] if errors else log.strip().partition("\n")[0]
+    otherwise = f"{compiler} fails: {reason or f'exit status {status}'}"
+    return compilation_error(
+        compiler, source, log, error=next(own_errors, None), otherwise=otherwise
     )
-    if match is None or not 1 <= int(match["line"]) <= len(source.splitlines()):
-        linker = _LINK_ERROR.search(log)
-        reason = (
-            linker.group()
-            if linker
-            else errors[0]["message"]
-            if errors
-            else log.strip().partition("\n")[0]
-        )
-        return CompilationError(
-            f"{compiler} fails: {reason or f'exit status {status}'}",
-            "read the compiler's whole output in .log",
-            log,
-        )
-    return line_error(compiler, source, int(match["line"]), match["message"], log)
 
 
 def _load(path: Path) -> ctypes.CDLL:
@@ -234,13 +222,11 @@ def _version(*command: str) -> str:
 def _query_version(command: tuple[str, ...], size: int, changed_ns: int) -> str:  # noqa: ARG001
     process = run_tool([*command, "--version"], limit_s=60)
     if process.returncode != 0:
-        reason = next(
-            iter(process.stderr.strip().splitlines()), f"exit status {process.returncode}"
-        )
         raise MissingToolError(
-            f"{Path(command[0]).name} fails: {reason}", "install the compiler again, or set CXX"
+            f"{Path(command[0]).name} fails: {reason_of(process)}",
+            "install the compiler again, or set CXX",
         )
-    return next(iter(process.stdout.strip().splitlines()), "unknown compiler")
+    return process.stdout.strip().partition("\n")[0] or "unknown compiler"
 
 
 @functools.cache
@@ -251,17 +237,5 @@ def _processor() -> str:
     facts = [platform.machine(), platform.processor()]
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        field_names = (
-            "vendor_id",
-            "cpu family",
-            "model",
-            "model name",
-            "flags",
-            "Features",
-            "CPU implementer",
-            "CPU part",
-        )
-        for line in cpuinfo.read_text(errors="replace").split("\n\n")[0].splitlines():
-            if line.partition(":")[0].strip() in field_names:
-                facts.append(line)
+        facts += _CPU_FACT.findall(cpuinfo.read_text(errors="replace").partition("\n\n")[0])
     return "\n".join(facts)

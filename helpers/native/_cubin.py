@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from helpers.native._tools import NativeError
@@ -30,7 +31,7 @@ _REMEDY = (
     "give a Cubin, or the path or bytes of a cubin that NVRTC or nvcc made (not PTX, not a fatbin)"
 )
 _SECTION = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)\s*,")
-_OTHER_SECTION = re.compile(r"\s*\.section\s")
+_SECTION_BEGIN = re.compile(r"^(?=[ \t]*\.section\s)", re.M)
 _LABEL = re.compile(r"(\S+):\s*$")
 _INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,})\*/\s+(@\S+\s+)?([A-Z][A-Z0-9_.a-z]*)\s*([^;]*);")
 # Besides comments: what nvdisasm 12.8 (that of torch 2.11's Triton) prints of the scheduling, as in
@@ -72,18 +73,7 @@ _ATOMICS = {
     "REDS": "shared",
 }
 _MATRIX = ("LDSM", "STSM")
-_WIDTHS = {
-    "U8": 8,
-    "S8": 8,
-    "8": 8,
-    "U16": 16,
-    "S16": 16,
-    "16": 16,
-    "64": 64,
-    "F64": 64,
-    "128": 128,
-    "256": 256,
-}
+_WIDTH = re.compile(r"[US]?(?:8|16)|F?64|128|256")
 INSTRUCTION_BYTES = 16  # on every architecture since sm_70
 _WORD_BITS = 32
 
@@ -176,51 +166,40 @@ def kernels(elf: Elf) -> tuple[str, ...]:
 
 def resources(elf: Elf, function: str) -> Resources:
     """Return the resources of the kernel ``function`` as the cubin notes them."""
-    index = next(
-        (
-            index
-            for index, symbol in enumerate(elf.symbols)
-            if symbol[0] == function and symbol[1] == _FUNCTION
-        ),
-        -1,
-    )
-    common = dict(_attributes(elf.sections.get(".nv.info", b""), index))
-    function_info = dict(_halfwords(elf.sections.get(f".nv.info.{function}", b"")))
+    symbols = [symbol[:2] for symbol in elf.symbols]
+    index = symbols.index((function, _FUNCTION)) if (function, _FUNCTION) in symbols else -1
+    # of all kernels a symbol's index and a number
+    numbers = [
+        (kind, *struct.unpack("<II", body))
+        for form, kind, body in _items(elf.sections.get(".nv.info", b""))
+        if form == 4 and len(body) == 8
+    ]
+    common = {kind: number for kind, symbol, number in numbers if symbol == index}
+    parameter_bytes = [
+        struct.unpack("<H", body)[0]
+        for form, kind, body in _items(elf.sections.get(f".nv.info.{function}", b""))
+        if (form, kind) == (3, _PARAMETER_BYTES)
+    ]
     reserved_bytes = _RESERVED_BYTES if _RESERVED in elf.sizes else 0
     shared_bytes = max(0, elf.sizes.get(f".nv.shared.{function}", 0) - reserved_bytes)
     return Resources(
         common.get(_REGISTERS),
         common.get(_FRAME),
-        function_info.get(_PARAMETER_BYTES),
+        parameter_bytes[-1] if parameter_bytes else None,
         shared_bytes,
     )
 
 
-def _attributes(info: bytes, symbol: int) -> list[tuple[int, int]]:
-    """Return (attribute, value) of the sized attributes that are a symbol's index and a number."""
-    return [
-        (kind, struct.unpack("<II", body)[1])
-        for form, kind, body in _items(info)
-        if form == 4 and len(body) == 8 and struct.unpack("<II", body)[0] == symbol
-    ]
-
-
-def _halfwords(info: bytes) -> list[tuple[int, int]]:
-    return [(kind, struct.unpack("<H", body)[0]) for form, kind, body in _items(info) if form == 3]
-
-
-def _items(info: bytes) -> list[tuple[int, int, bytes]]:
-    """Return (form, attribute, content): form 4 has a size and content, the others carry two
+def _items(info: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (form, attribute, content): form 4 has a size and content, the others carry two
     bytes.
     """
-    items, at = [], 0
+    at = 0
     while at + 4 <= len(info):
-        form, kind, value = struct.unpack_from("<BBH", info, at)
-        length = value if form == 4 else 0
-        body = info[at + 4 : at + 4 + length] if form == 4 else info[at + 2 : at + 4]
-        items.append((form, kind, body))
-        at += 4 + length
-    return items
+        form, kind, size = struct.unpack_from("<BBH", info, at)
+        begin, end = (at + 4, at + 4 + size) if form == 4 else (at + 2, at + 4)
+        yield form, kind, info[begin:end]
+        at = end
 
 
 @dataclass(frozen=True)
@@ -244,7 +223,7 @@ class GpuInstruction:
         """The first of :data:`OPERAND_KINDS` among its sources, addresses and predicates apart;
         None: none.
         """
-        kinds = {kind for operand in _sources(self) if (kind := _operand_kind(operand))}
+        kinds = set(map(_operand_kind, _sources(self)))
         return next((kind for kind in OPERAND_KINDS if kind in kinds), None)
 
     @property
@@ -278,9 +257,8 @@ class GpuInstruction:
             return _WORD_BITS * (
                 int(modifiers[-1]) if modifiers and modifiers[-1] in ("2", "4") else 1
             )
-        return next(
-            (_WIDTHS[modifier] for modifier in modifiers if modifier in _WIDTHS), _WORD_BITS
-        )
+        widths = (int(text.lstrip("USF")) for text in modifiers if _WIDTH.fullmatch(text))
+        return next(widths, _WORD_BITS)
 
 
 @dataclass(frozen=True)
@@ -298,14 +276,15 @@ class GpuFunction:
         """How many instructions at the end are never reached: a jump to itself, and NOPs up to a
         full line.
         """
-        end = len(self.instructions)
-        while end and self.instructions[end - 1].kind == "NOP":
-            end -= 1
-        last = self.instructions[end - 1] if end else None
-        target = re.fullmatch(r"`\((\S+)\)", last.operands[0]) if last and last.operands else None
-        if last and last.kind == "BRA" and target and (target[1], last.offset) in self.labels:
-            end -= 1
-        return len(self.instructions) - end
+        body = list(self.instructions)
+        while body and body[-1].kind == "NOP":
+            body.pop()
+        if body and body[-1].kind == "BRA":
+            offset = body[-1].offset
+            own_labels = {f"`({label})" for label, place in self.labels if place == offset}
+            if own_labels.intersection(body[-1].operands[:1]):
+                body.pop()
+        return len(self.instructions) - len(body)
 
     def text(self) -> str:
         """Return the listing: labels, and a line an instruction with its byte offset."""
@@ -325,30 +304,29 @@ class GpuFunction:
 
 def parse(listing: str) -> dict[str, GpuFunction]:
     """Return every function in the output of ``nvdisasm -c``, by its name."""
-    functions: dict[str, GpuFunction] = {}
-    name = ""
+    functions = {}
+    for section in _SECTION_BEGIN.split(listing):
+        if match := _SECTION.match(section):
+            functions[match[1]] = _function(match[1], section)
+    return functions
+
+
+def _function(name: str, section: str) -> GpuFunction:
     instructions: list[GpuInstruction] = []
     labels: list[tuple[str, int]] = []
     waiting: list[str] = []
-    for line in [*listing.splitlines(), "\t.section\t.text.,"]:
-        section, match, label = _SECTION.match(line), _INSTRUCTION.match(line), _LABEL.match(line)
-        if section or _OTHER_SECTION.match(line):
-            if name:
-                functions[name] = GpuFunction(name, tuple(instructions), tuple(labels))
-            name, instructions, labels, waiting = section[1] if section else "", [], [], []
-        elif match and name:
+    for line in section.splitlines():
+        if match := _INSTRUCTION.match(line):
             offset = int(match[1], 16)
             labels += [(text, offset) for text in waiting]
-            operands = tuple(
-                part.strip() for part in _COMMENT.sub("", match[4]).split(",") if part.strip()
-            )
-            instructions.append(
-                GpuInstruction(offset, (match[2] or "").strip(), match[3], operands)
-            )
+            parts = _COMMENT.sub("", match[4]).split(",")
+            operands = tuple(part.strip() for part in parts if part.strip())
+            predicate = (match[2] or "").strip()
+            instructions.append(GpuInstruction(offset, predicate, match[3], operands))
             waiting = []
-        elif label and name and label[1] not in (name, f".text.{name}"):
+        elif (label := _LABEL.match(line)) and label[1] not in (name, f".text.{name}"):
             waiting.append(label[1])
-    return functions
+    return GpuFunction(name, tuple(instructions), tuple(labels))
 
 
 def _sources(instruction: GpuInstruction) -> tuple[str, ...]:

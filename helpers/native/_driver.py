@@ -8,6 +8,7 @@ control).
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 import re
 import sys
@@ -48,18 +49,16 @@ class Driver:
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._functions = {}
+        self._library = library
         for name, arguments in _ARGUMENTS.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, ctypes.c_int
-            self._functions[name] = function
+            getattr(library, name).argtypes = arguments
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call ``name``. Raises NativeError with the driver's own words when it fails."""
-        status = self._functions[name](*arguments)
+        status = getattr(self._library, name)(*arguments)
         if status != 0:
             words = ctypes.c_char_p()
-            self._functions["cuGetErrorString"](status, ctypes.byref(words))
+            self._library.cuGetErrorString(status, ctypes.byref(words))
             reason = (words.value or b"unknown error").decode()
             raise NativeError(
                 f"{name}: {reason} (error {status})",
@@ -178,7 +177,7 @@ class LoadedKernel:
             _dimensions("grid", grid, _MAX_GRID),
             _dimensions("block", block, (1024, 1024, 64)),
         )
-        if threads[0] * threads[1] * threads[2] > _MAX_BLOCK_THREADS:
+        if math.prod(threads) > _MAX_BLOCK_THREADS:
             raise ValueError(
                 f"block {threads} has more than {_MAX_BLOCK_THREADS:,} threads; make blocks "
                 "smaller, the grid larger"
@@ -295,11 +294,7 @@ def _dimensions(
     name: str, sizes: int | Sequence[int], limits: Sequence[int]
 ) -> tuple[int, int, int]:
     try:
-        numbers = (
-            tuple(map(operator.index, sizes))
-            if isinstance(sizes, Sequence)
-            else (operator.index(sizes),)
-        )
+        numbers = tuple(map(operator.index, sizes if isinstance(sizes, Sequence) else [sizes]))
     except TypeError:
         numbers = ()
     if not 1 <= len(numbers) <= 3:

@@ -21,7 +21,7 @@ from helpers.native import _cubin as cubin, _nvrtc as nvrtc, _x86 as x86
 from helpers.native._cpp import Library
 from helpers.native._nvrtc import Cubin
 from helpers.native._object_file import MachineCode, object_file
-from helpers.native._tools import NativeError, find_nvdisasm, find_objdump, run_tool
+from helpers.native._tools import NativeError, find_nvdisasm, find_objdump, reason_of, run_tool
 from helpers.results import Record
 
 Compiled = Cubin | Library | MachineCode | bytes | str | os.PathLike[str]
@@ -237,10 +237,9 @@ def census(program: Compiled, *, function: str | None = None) -> Census | HostCe
         return host_census(_require_countable(contents).function(function))
     body = contents.function(function)
     resources = cubin.resources(cubin.read(contents.image), body.name)
-    log = program.log if isinstance(program, Cubin) else ""
-    architecture = (
-        program.architecture if isinstance(program, Cubin) else cubin.architecture(contents.image)
-    )
+    log, architecture = "", cubin.architecture(contents.image)
+    if isinstance(program, Cubin):
+        log, architecture = program.log, program.architecture
     stores, loads = nvrtc.spills(log).get(body.name, (None, None))
     return Census(
         function=body.name,
@@ -262,12 +261,11 @@ def read_program(program: Compiled) -> GpuProgram | HostProgram:
     if isinstance(program, MachineCode):
         return _read_code(program)
     if isinstance(program, Library):
-        listing = _objdump(program.path)
-    else:
-        content = _content(program)
-        if content.startswith(b"\x7fELF") and content[18:20] == _CUDA_MACHINE:
-            return _read_gpu(content)
-        listing = _objdump(program)
+        program = program.path
+    content = _content(program)
+    if content.startswith(b"\x7fELF") and content[18:20] == _CUDA_MACHINE:
+        return _read_gpu(content)
+    listing = _objdump(program)
     return HostProgram(x86.parse(listing), listing)
 
 
@@ -289,22 +287,15 @@ def _require_countable(program: HostProgram) -> HostProgram:
 
 @functools.lru_cache(maxsize=8)  # several kernels of one program are asked for one after another
 def _read_gpu(image: bytes) -> GpuProgram:
-    sizes = {name: len(body) for name, body in cubin.read(image).sections.items()}
-    tool = find_nvdisasm()
-    with storage.temporary_folder("disassemble-") as folder:
-        path = Path(folder, "program.cubin")
-        path.write_bytes(image)
-        functions = cubin.parse(_output([tool, "-c", str(path)]))
-    for section, size in sizes.items():
+    sections = cubin.read(image).sections
+    functions = cubin.parse(_listing([find_nvdisasm(), "-c"], image))
+    for section, code in sections.items():
         name = section.removeprefix(".text.")
         instruction_count = len(functions[name].instructions) if name in functions else 0
-        if section.startswith(".text.") and instruction_count * cubin.INSTRUCTION_BYTES != size:
-            problem = (
-                f"{name} has {size:,} bytes of code, in which nvdisasm's listing shows "
-                f"{instruction_count:,} instructions"
-            )
+        if name != section and instruction_count * cubin.INSTRUCTION_BYTES != len(code):
             raise NativeError(
-                f"{problem} of {cubin.INSTRUCTION_BYTES} bytes",
+                f"{name} has {len(code):,} bytes of code, in which nvdisasm's listing shows "
+                f"{instruction_count:,} instructions of {cubin.INSTRUCTION_BYTES} bytes",
                 "use the nvdisasm that comes with torch's Triton",
             )
     return GpuProgram(functions, image)
@@ -319,22 +310,23 @@ def _read_code(program: MachineCode) -> HostProgram:
 
 
 def _objdump(program: bytes | str | os.PathLike[str]) -> str:
-    tool = find_objdump()
-    if isinstance(program, bytes):
-        with storage.temporary_folder("disassemble-") as folder:
-            path = Path(folder, "program.o")
-            path.write_bytes(program)
-            return _objdump(path)
-    return _output([tool, "-d", "--no-show-raw-insn", "-M", "intel", os.fspath(program)])
+    return _listing([find_objdump(), "-d", "--no-show-raw-insn", "-M", "intel"], program)
+
+
+def _listing(command: list[str], program: bytes | str | os.PathLike[str]) -> str:
+    """Return what ``command`` prints of a program, given as its bytes or its path."""
+    if not isinstance(program, bytes):
+        return _output([*command, os.fspath(program)])
+    with storage.temporary_folder("disassemble-") as folder:
+        path = Path(folder, "program")
+        path.write_bytes(program)
+        return _output([*command, str(path)])
 
 
 def _output(command: list[str]) -> str:
     process = run_tool(command, limit_s=_LIMIT_S)
     if process.returncode != 0:
-        reason = next(
-            iter(process.stderr.strip().splitlines()), f"exit status {process.returncode}"
-        )
-        reason = reason.replace(command[-1], Path(command[-1]).name)
+        reason = reason_of(process).replace(command[-1], Path(command[-1]).name)
         remedy = (
             "give a Cubin, a Library, or a compiled file, for an architecture that this "
             "disassembler knows"
@@ -368,16 +360,20 @@ def _counts(function: cubin.GpuFunction) -> dict[str, int]:
     spaces = Counter(
         access[:2] for instruction in function.instructions for access in instruction.accesses
     )
+    moved = {
+        f"{space}_{access}s": spaces[access, space]
+        for access, names in (
+            ("load", ("global", "shared", "local", "constant")),
+            ("store", ("global", "shared", "local")),
+        )
+        for space in names
+    }
     return {
         "total": len(function.instructions),
         "padding": function.padding,
         "multiply_adds": operand_kinds.total(),
         **{kind: operand_kinds[kind] for kind in cubin.OPERAND_KINDS},
-        **{
-            f"{space}_loads": spaces["load", space]
-            for space in ("global", "shared", "local", "constant")
-        },
-        **{f"{space}_stores": spaces["store", space] for space in ("global", "shared", "local")},
+        **moved,
     }
 
 
@@ -385,37 +381,32 @@ def _access_counts(function: cubin.GpuFunction) -> tuple[AccessCount, ...]:
     accesses = Counter(
         access for instruction in function.instructions for access in instruction.accesses
     )
-    return tuple(
-        AccessCount(*access, count) for access, count in sorted(accesses.items(), key=_by_space)
-    )
+    rows = [AccessCount(*access, count) for access, count in accesses.items()]
+    return tuple(sorted(rows, key=lambda row: (row.access, row.space, row.width_bits or 0)))
 
 
 def _kinds(instructions: Iterable[cubin.GpuInstruction]) -> tuple[KindCount, ...]:
-    operands: dict[str, Counter[str | None]] = {}
-    for instruction in instructions:
-        operands.setdefault(instruction.kind, Counter())[instruction.operand_kind] += 1
-    by_frequency = sorted(operands.items(), key=lambda item: (-item[1].total(), item[0]))
+    pairs = Counter((instruction.kind, instruction.operand_kind) for instruction in instructions)
     return tuple(
-        KindCount(kind, counts.total(), *(counts[name] for name in cubin.OPERAND_KINDS))
-        for kind, counts in by_frequency
+        KindCount(kind, count, *(pairs[kind, name] for name in cubin.OPERAND_KINDS))
+        for kind, count in _by_frequency(instruction.kind for instruction in instructions)
     )
 
 
-def _by_space(item: tuple[tuple[str, str, int | None], int]) -> tuple[str, str, int]:
-    access, space, width = item[0]
-    return access, space, width or 0
+def _by_frequency(names: Iterable[str]) -> list[tuple[str, int]]:
+    """Return names with their numbers, the most frequent first and equal ones in their order."""
+    return Counter(sorted(names)).most_common()
 
 
 def host_census(function: x86.HostFunction) -> HostCensus:
     """Return the census of an x86-64 function that was read. Lesson 17."""
     instructions = function.instructions
-    forms = Counter(form for instruction in instructions if (form := instruction.form))
-    kinds = Counter(instruction.mnemonic for instruction in instructions)
-    packed_instructions = (
-        instruction
+    forms = Counter(instruction.form for instruction in instructions)
+    packed_bits = [
+        instruction.vector_bits
         for instruction in instructions
         if instruction.form and instruction.form[1] == "packed"
-    )
+    ]
     return HostCensus(
         function=function.name,
         architecture="x86-64",
@@ -427,15 +418,13 @@ def host_census(function: x86.HostFunction) -> HostCensus:
         packed_multiplies=forms["multiply", "packed"],
         scalar_adds=forms["add", "scalar"],
         packed_adds=forms["add", "packed"],
-        vector_bits=max(
-            (instruction.vector_bits for instruction in packed_instructions), default=0
-        ),
+        vector_bits=max(packed_bits, default=0),
         loads=sum(instruction.loads for instruction in instructions),
         constant_loads=sum(instruction.loads_constant for instruction in instructions),
         stores=sum(instruction.stores for instruction in instructions),
         branches=sum(instruction.is_branch for instruction in instructions),
         kinds=tuple(
-            MnemonicCount(kind, count)
-            for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+            MnemonicCount(*kind)
+            for kind in _by_frequency(instruction.mnemonic for instruction in instructions)
         ),
     )

@@ -22,7 +22,7 @@ from helpers.native._tools import (
     CompilationError,
     MissingToolError,
     NativeError,
-    line_error,
+    compilation_error,
     package_folders,
 )
 
@@ -206,14 +206,14 @@ def _compile(library: ctypes.CDLL, source: str, options: Sequence[str]) -> tuple
         library,
         "nvrtcCreateProgram",
         ctypes.byref(program),
-        source.encode("utf-8"),
+        source.encode(),
         _FILE.encode(),
         0,
         None,
         None,
     )
     try:
-        words = (ctypes.c_char_p * len(options))(*(option.encode("utf-8") for option in options))
+        words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         status = library.nvrtcCompileProgram(program, len(options), words)
         log = _text(library, program, "ProgramLog").rstrip(b"\0").decode("utf-8", "replace")
         # the same program has the same log
@@ -234,14 +234,11 @@ def _text(library: ctypes.CDLL, program: ctypes.c_void_p, kind: str) -> bytes:
 
 
 def _refusal(library: ctypes.CDLL, status: int, source: str, log: str) -> CompilationError:
-    match = _FIRST_ERROR.search(log)
-    if match is None or not 1 <= int(match["line"]) <= len(source.splitlines()):
-        words = re.search(r"error\s*: (.*)", log)
-        reason = words[1] if words else library.nvrtcGetErrorString(status).decode()
-        return CompilationError(
-            f"NVRTC refuses: {reason}", "read the compiler's whole output in .log", log
-        )
-    return line_error("NVRTC", source, int(match["line"]), match["message"], log)
+    words = re.search(r"error\s*: (.*)", log)
+    reason = words[1] if words else library.nvrtcGetErrorString(status).decode()
+    return compilation_error(
+        "NVRTC", source, log, error=_FIRST_ERROR.search(log), otherwise=f"NVRTC refuses: {reason}"
+    )
 
 
 def _call(library: ctypes.CDLL, name: str, *arguments: Any) -> None:
@@ -300,10 +297,7 @@ def _library_folders() -> list[list[Path]]:
         for folder in sorted(package_folder.glob(kind))
     ]
     wheels += [package_folder / "lib" for package_folder in package_folders("torch")]
-    conda = [
-        Path(sys.prefix, *parts)
-        for parts in (("lib",), ("Library", "bin"), ("Library", "bin", "x64"))
-    ]
+    conda = [Path(sys.prefix, part) for part in ("lib", "Library/bin", "Library/bin/x64")]
     homes = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     toolkit = [home / part for home in homes for part in ("lib64", "lib", "bin", "bin/x64")]
     return [wheels, conda, toolkit]
@@ -313,18 +307,11 @@ def _include_options(nvrtc: Path) -> list[str]:
     """Return the option that names the folder of CUDA's headers, which lies beside NVRTC or in a
     wheel of its own.
     """
-    beside = [
-        nvrtc.parent.parent / "include",
-        *(
-            package_folder / "cuda_runtime" / "include"
-            for package_folder in package_folders("nvidia")
-        ),
+    toolkit = nvrtc.parent.parent
+    folders = [
+        toolkit / "include",
+        *(folder / "cuda_runtime" / "include" for folder in package_folders("nvidia")),
+        *sorted(toolkit.glob("targets/*/include")),
     ]
-    beside += [
-        folder
-        for target in sorted(nvrtc.parent.parent.glob("targets/*/include"))
-        for folder in [target]
-    ]
-    return [f"--include-path={folder}" for folder in beside if (folder / "cuda_fp16.h").is_file()][
-        :1
-    ]
+    complete = [folder for folder in folders if (folder / "cuda_fp16.h").is_file()]
+    return [f"--include-path={folder}" for folder in complete[:1]]

@@ -32,28 +32,18 @@ def object_file(program: MachineCode) -> bytes:
     symbol, the strings, and the table of these sections. GNU's and LLVM's objdump read it, of which
     LLVM's reads no bare code.
     """
-    name = program.name.encode()
+    name, size = program.name.encode(), len(program.code)
     strings = b"\0.text\0.symtab\0.strtab\0" + name + b"\0"
-    code = program.code + bytes(-len(program.code) % 8)
-    function = struct.pack(
-        "<IBBHQQ", len(strings) - len(name) - 1, 0x12, 0, 1, 0, len(program.code)
-    )
-    parts = (code, bytes(_SYMBOL_BYTES) + function, strings)
+    code = program.code + bytes(-size % 8)
+    function = struct.pack("<IBBHQQ", len(strings) - len(name) - 1, 0x12, 0, 1, 0, size)
+    symbols = bytes(_SYMBOL_BYTES) + function
+    parts = (code, symbols, strings)
     starts = [_HEADER_BYTES + sum(map(len, parts[:index])) for index in range(4)]
-    sections = [
-        bytes(_SECTION_BYTES),
-        _section(strings.index(b".text"), 1, 6, starts[0], len(program.code), align=16),
-        _section(
-            strings.index(b".symtab"),
-            2,
-            0,
-            starts[1],
-            len(parts[1]),
-            link=3,
-            info=1,
-            entry=_SYMBOL_BYTES,
-        ),
-        _section(strings.index(b".strtab"), 3, 0, starts[2], len(strings)),
+    sections = [  # name, kind, flags, address, start, size, link, info, alignment, an entry's size
+        (0,) * 10,
+        (strings.index(b".text"), 1, 6, 0, starts[0], size, 0, 0, 16, 0),
+        (strings.index(b".symtab"), 2, 0, 0, starts[1], len(symbols), 3, 1, 1, _SYMBOL_BYTES),
+        (strings.index(b".strtab"), 3, 0, 0, starts[2], len(strings), 0, 0, 1, 0),
     ]
     header = struct.pack(
         "<16sHHIQQQIHHHHHH",
@@ -72,19 +62,5 @@ def object_file(program: MachineCode) -> bytes:
         len(sections),
         3,
     )
-    return b"".join((header, *parts, *sections))
-
-
-def _section(
-    name: int,
-    kind: int,
-    flags: int,
-    start: int,
-    size: int,
-    *,
-    link: int = 0,
-    info: int = 0,
-    entry: int = 0,
-    align: int = 1,
-) -> bytes:
-    return struct.pack("<IIQQQQIIQQ", name, kind, flags, 0, start, size, link, info, align, entry)
+    table = [struct.pack("<IIQQQQIIQQ", *section) for section in sections]
+    return b"".join((header, *parts, *table))

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 _C_TYPES: dict[str, Any] = {
     "bool": ctypes.c_bool,
     "char": ctypes.c_byte,
@@ -44,9 +46,8 @@ _C_TYPES: dict[str, Any] = {
     "float": ctypes.c_float,
     "double": ctypes.c_double,
 }
-_FLOATS = {
-    "float": "float32",
-    "double": "float64",
+# the elements behind a pointer to what ctypes has no type for
+_DTYPES = {
     "half": "float16",
     "__half": "float16",
     "__half2": "float16",
@@ -183,7 +184,7 @@ def _convert(function: str, parameter: Parameter, value: Any, device: str) -> An
             f"{label} is a {parameter.type} by value: give a ctypes structure or bytes, not "
             f"{_kind(value)}"
         )
-    if parameter.type in _FLOATS:
+    if parameter.type in ("float", "double"):
         return parameter.c_type(_float(label, parameter.type, value))
     try:
         number = operator.index(value)
@@ -271,15 +272,13 @@ def _tensor_address(label: str, parameter: Parameter, tensor: Any, device: str) 
 def _check_dtype(label: str, parameter: Parameter, dtype: str) -> None:
     """Refuse an element type that is not the declared one; a structure or void* takes any."""
     kind = parameter.type
-    if kind in _FLOATS:
-        accepted: tuple[str, ...] = (_FLOATS[kind],)
-    elif kind == "bool":
-        accepted = ("bool",)
+    if kind in _DTYPES:
+        accepted: tuple[str, ...] = (_DTYPES[kind],)
+    elif kind == "char":
+        accepted = ("int8", "uint8")
     elif kind in _C_TYPES:
-        is_signed = _C_TYPES[kind](-1).value < 0
-        accepted = (f"{'' if is_signed else 'u'}int{8 * ctypes.sizeof(_C_TYPES[kind])}",)
-        accepted = ("uint16", "float16", "bfloat16") if accepted == ("uint16",) else accepted
-        accepted = ("int8", "uint8") if kind == "char" else accepted
+        name = np.dtype(_C_TYPES[kind]).name
+        accepted = ("uint16", "float16", "bfloat16") if name == "uint16" else (name,)
     else:
         return
     if dtype not in accepted:

@@ -24,26 +24,22 @@ from pathlib import Path
 
 from helpers import console, storage
 
-_PLATFORM = (
-    "darwin" if sys.platform == "darwin" else "win32" if sys.platform == "win32" else "linux"
-)
 _COMPILER_REMEDY = {
     "darwin": "install Apple's compiler: `xcode-select --install`",
     "win32": "install a compiler into the environment: `conda install -c conda-forge cxx-compiler`",
-    "linux": (
-        "install g++: `sudo apt install g++` (Debian, Ubuntu) or `sudo dnf install gcc-c++` "
-        "(Fedora)"
-    ),
-}[_PLATFORM]
+}.get(
+    sys.platform,
+    "install g++: `sudo apt install g++` (Debian, Ubuntu) or `sudo dnf install gcc-c++` (Fedora)",
+)
 _OBJDUMP_REMEDY = {
     "darwin": "install Apple's tools: `xcode-select --install`",
     "win32": "install it into the environment: `conda install -c conda-forge binutils`",
-    "linux": (
-        "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`"
-    ),
-}[_PLATFORM]
+}.get(
+    sys.platform,
+    "install it: `sudo apt install binutils` (Debian, Ubuntu) or `sudo dnf install binutils`",
+)
 _NVDISASM_REMEDY = "install a CUDA build of torch (no GPU needed), whose Triton brings nvdisasm"
-_INCLUDE = re.compile(r'#include "(?P<name>.+)"\n')
+_INCLUDE = re.compile(r'^#include "(?P<name>.+)"\n', re.M)
 _ONCE = "#pragma once\n"
 
 
@@ -97,31 +93,36 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
     False
     """
     texts = dict(generated or {})
-    folder, _, _ = name.rpartition("/")
+    folder, _, main = name.rpartition("/")
 
-    def read(path: str) -> str:
-        text = importlib.resources.files(package).joinpath(folder, path).read_text(encoding="utf-8")
-        return "".join(include(line) for line in text.splitlines(keepends=True) if line != _ONCE)
+    def read(file: str) -> str:
+        text = importlib.resources.files(package).joinpath(folder, file).read_text(encoding="utf-8")
+        return _INCLUDE.sub(include, text.replace(_ONCE, ""))
 
-    def include(line: str) -> str:
-        match = _INCLUDE.fullmatch(line)
-        if match is None:
-            return line
+    def include(match: re.Match[str]) -> str:
         text = texts.get(match["name"])
         texts[match["name"]] = ""
         return read(match["name"]) if text is None else text
 
-    return read(name.rpartition("/")[2])
+    return read(main)
 
 
-def line_error(compiler: str, source: str, number: int, message: str, log: str) -> CompilationError:
-    """Return the error of a compiler that refuses a line of ``source`` (the first is 1), with that
-    line's text.
+def compilation_error(
+    compiler: str, source: str, log: str, *, error: re.Match[str] | None, otherwise: str
+) -> CompilationError:
+    """Return the error of a compiler that refuses the line of ``source`` that ``error`` names (the
+    first is 1), with that line's text; where it names none, the error whose problem is
+    ``otherwise``.
     """
-    line = source.splitlines()[number - 1].rstrip()
-    problem = f"{compiler} refuses line {number}: {message}\n    {number} | {line}"
+    lines = source.splitlines()
+    number = int(error["line"]) if error else 0
+    if error is None or not 1 <= number <= len(lines):
+        return CompilationError(otherwise, "read the compiler's whole output in .log", log)
     return CompilationError(
-        problem, f"correct line {number} of the source (.log has every message)", log
+        f"{compiler} refuses line {number}: {error['message']}\n"
+        f"    {number} | {lines[number - 1].rstrip()}",
+        f"correct line {number} of the source (.log has every message)",
+        log,
     )
 
 
@@ -154,18 +155,14 @@ def find_compiler() -> list[str]:
             f"CXX is {os.environ['CXX']!r}, which is no command: {str(error).lower()}",
             "mend CXX, or unset it",
         ) from error
-    names = (words[0],) if words else ("g++", "clang++", "c++")
-    path = next((path for path in map(shutil.which, names) if path), None)
+    names = words[:1] or ["g++", "clang++", "c++"]
+    path = _first_tool(names, ())
     if path is None:
-        cxx_note = f"CXX is {os.environ['CXX']!r}, and " if words else ""
-        remedy = (
-            f"set CXX to a compiler that is here, or unset it; or {_COMPILER_REMEDY}"
-            if words
-            else _COMPILER_REMEDY
-        )
-        raise MissingToolError(
-            f"there is no C++ compiler: {cxx_note}the PATH has no {' or '.join(names)}", remedy
-        )
+        problem, remedy = f"the PATH has no {' or '.join(names)}", _COMPILER_REMEDY
+        if words:
+            problem = f"CXX is {os.environ['CXX']!r}, and {problem}"
+            remedy = f"set CXX to a compiler that is here, or unset it; or {remedy}"
+        raise MissingToolError(f"there is no C++ compiler: {problem}", remedy)
     return [os.path.abspath(path), *words[1:]]
 
 
@@ -192,18 +189,11 @@ def find_nvdisasm() -> str:
     >>> Path(find_nvdisasm()).name  # doctest: +SKIP
     'nvdisasm'
     """
-    folders = [
-        package_folder / "backends" / "nvidia" / "bin"
-        for package_folder in package_folders("triton")
-    ]
-    folders += [
-        folder
-        for package_folder in package_folders("nvidia")
-        for folder in sorted(package_folder.glob("*/bin"))
-    ]
-    path = _first_tool(
-        ("nvdisasm",), [*folders, Path(sys.prefix, "bin"), Path(sys.prefix, "Library", "bin")]
-    )
+    folders = [folder / "backends/nvidia/bin" for folder in package_folders("triton")]
+    for package_folder in package_folders("nvidia"):
+        folders += sorted(package_folder.glob("*/bin"))
+    folders += [Path(sys.prefix, "bin"), Path(sys.prefix, "Library", "bin")]
+    path = _first_tool(["nvdisasm"], folders)
     if path is None:
         raise MissingToolError(
             "nvdisasm is neither in Triton's wheel nor on the PATH", _NVDISASM_REMEDY
@@ -213,9 +203,8 @@ def find_nvdisasm() -> str:
 
 def _first_tool(names: Iterable[str], folders: Iterable[Path]) -> str | None:
     search_path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])
-    return next(
-        (path for path in (shutil.which(name, path=search_path) for name in names) if path), None
-    )
+    paths = (shutil.which(name, path=search_path) for name in names)
+    return next(filter(None, paths), None)
 
 
 def run_tool(
@@ -248,6 +237,11 @@ def run_tool(
         raise MissingToolError(f"{name} does not run ({error.strerror})", remedy) from error
 
 
+def reason_of(process: subprocess.CompletedProcess[str]) -> str:
+    """Return why a tool failed: the first line of what it says, or its exit status."""
+    return process.stderr.strip().partition("\n")[0] or f"exit status {process.returncode}"
+
+
 _DIGITS = 16  # of a SHA-256 in a file's name
 _WAIT_S = 300
 _BUILDING = ".building-"
@@ -260,19 +254,6 @@ def digest(*parts: str | bytes) -> str:
         content = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
         hasher.update(len(content).to_bytes(8, "big") + content)
     return hasher.hexdigest()[:_DIGITS]
-
-
-def native_folder() -> Path:
-    """Return the folder of compiled programs in the library's cache, made if it is not there.
-
-    Raises OSError when it cannot be made.
-    """
-    folder = storage.cache_folder().absolute() / "native"
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise _storage_error(error, folder) from error
-    return folder
 
 
 def fetch(
@@ -288,10 +269,9 @@ def fetch(
     Raises what ``build`` raises (then nothing is kept), and OSError when the folder cannot be
     written to.
     """
-    folder = native_folder() if folder is None else Path(folder).absolute()
+    folder = Path(storage.cache_folder() / "native" if folder is None else folder).absolute()
     try:
-        path = _whole_file(folder, key, suffix)
-        if path is not None:
+        if path := _whole_file(folder, key, suffix):
             return path, True
         folder.mkdir(parents=True, exist_ok=True)
         # where nothing can be made, the lock would be waited for in vain
@@ -300,16 +280,12 @@ def fetch(
             path = _whole_file(folder, key, suffix)
             return (path, True) if path is not None else (_build(folder, key, suffix, build), False)
     except OSError as error:
-        raise _storage_error(error, folder) from error
-
-
-def _storage_error(error: OSError, folder: Path) -> OSError:
-    remedy = (
-        "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, "
-        "with free space"
-    )
-    problem = f"a compiled program could not be kept ({error.strerror or error}); {remedy}"
-    return OSError(error.errno, problem, str(folder))
+        remedy = (
+            "free some space, or set HELPERS_CACHE (and TMPDIR) to a folder that you may write to, "
+            "with free space"
+        )
+        problem = f"a compiled program could not be kept ({error.strerror or error}); {remedy}"
+        raise OSError(error.errno, problem, str(folder)) from error
 
 
 def _build(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -> Path:
@@ -318,10 +294,9 @@ def _build(folder: Path, key: str, suffix: str, build: Callable[[Path], None]) -
     try:
         build(temporary)
         path = folder / f"{key}-{digest(temporary.read_bytes())}{suffix}"
-        os.replace(temporary, path)
+        return temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    return path
 
 
 def _whole_file(folder: Path, key: str, suffix: str) -> Path | None:

@@ -6,6 +6,7 @@ Lesson 17.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ _LABEL = re.compile(r"[0-9a-f]+ <(.+)>:\s*$")
 _SECTION = re.compile(r"Disassembly of section (.+):\s*$")
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\s+(\S.*?)\s*$")
 _PREFIX = re.compile(
-    r"((rep|repe|repz|repne|repnz|lock|bnd|notrack|data16|addr32|[cdefgs]s|\{\w+\})\s+)+"
+    r"^((rep|repe|repz|repne|repnz|lock|bnd|notrack|data16|addr32|[cdefgs]s|\{\w+\})\s+)+"
 )
 _MEMORY = re.compile(r"(ptr|bcst)\s+(\w\w:)?(\[|0x)", re.I)
 _CONSTANT = re.compile(r"(ptr|bcst)\s+\[rip", re.I)
@@ -89,9 +90,7 @@ class HostInstruction:
         """True when it reads memory that it names; push, pop, call and ret touch the stack without
         naming it.
         """
-        return any(self._memory[1:]) or (
-            bool(self._memory[:1]) and self._memory[0] and self._reads_first
-        )
+        return any(self._memory[1:]) or (self._memory[:1] == (True,) and self._reads_first)
 
     @property
     def loads_constant(self) -> bool:
@@ -101,7 +100,7 @@ class HostInstruction:
     @property
     def stores(self) -> bool:
         """True when it writes memory that it names."""
-        return bool(self._memory[:1]) and self._memory[0] and not _READS_FIRST.match(self.mnemonic)
+        return self._memory[:1] == (True,) and not _READS_FIRST.match(self.mnemonic)
 
     @property
     def _memory(self) -> tuple[bool, ...]:
@@ -124,10 +123,7 @@ class HostFunction:
     @property
     def padding(self) -> int:
         """How many instructions at the end only fill up to the next function's alignment."""
-        end = len(self.instructions)
-        while end and _is_filler(self.instructions[end - 1]):
-            end -= 1
-        return len(self.instructions) - end
+        return len(list(itertools.takewhile(_is_filler, reversed(self.instructions))))
 
     def without_data(self) -> HostFunction:
         """Return the function up to the last instruction that its jumps reach from the first one.
@@ -170,18 +166,13 @@ def parse(listing: str) -> dict[str, HostFunction]:
     functions: dict[str, list[HostInstruction]] = {}
     name, in_text = "", True
     for line in listing.splitlines():
-        section, label, instruction = (
-            _SECTION.match(line),
-            _LABEL.match(line),
-            _INSTRUCTION.match(line),
-        )
-        if section:
+        if section := _SECTION.match(line):
             name, in_text = "", "text" in section[1]
-        elif label:
+        elif label := _LABEL.match(line):
             name = label[1] if in_text and not _RUNTIME.fullmatch(label[1]) else ""
             if name:
                 functions[name] = []
-        elif instruction and name:
+        elif name and (instruction := _INSTRUCTION.match(line)):
             functions[name].append(_instruction(int(instruction[1], 16), instruction[2]))
     return {
         name: HostFunction(name, tuple(instructions)) for name, instructions in functions.items()
@@ -190,8 +181,7 @@ def parse(listing: str) -> dict[str, HostFunction]:
 
 def _instruction(offset: int, text: str) -> HostInstruction:
     text = re.split(r"\s+[#<]", text, maxsplit=1)[0]
-    text = _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
-    mnemonic, *rest = text.split(maxsplit=1)
+    mnemonic, *rest = _PREFIX.sub("", text, count=1).split(maxsplit=1)
     operands = tuple(part.strip() for part in "".join(rest).split(",") if part.strip())
     return HostInstruction(offset, mnemonic, operands)
 

@@ -25,10 +25,16 @@ from slide_samples import (
     text_cell,
 )
 
-from helpers import hardware, plotting
+from helpers import plotting
 from helpers.hardware.limits._results import LatencyPoint, MachineLimits, MemoryLevel
 from helpers.plotting._style import OTHERS, contrast, ink_on, legible_colour, png
-from helpers.studies import data_movement, history, parallel_plans, sgd_parallelism
+from helpers.studies import (
+    data_movement,
+    history,
+    memory_hierarchy,
+    parallel_plans,
+    sgd_parallelism,
+)
 from slides import browser, build, check, pdf, questions
 from slides.cells import read_deck
 from slides.rules import SlideError
@@ -750,7 +756,7 @@ LIMITS = MachineLimits(
         ),
         lambda: data_movement.draw_hierarchy(LEVELS),
         lambda: data_movement.draw_inversion(
-            hardware.memory_inversion(["GeForce RTX 3090", "A100 SXM 40 GB"]).devices
+            memory_hierarchy.memory_inversion(["GeForce RTX 3090", "A100 SXM 40 GB"])
         ),
         data_movement.draw_dies,
         data_movement.draw_memory_spaces,

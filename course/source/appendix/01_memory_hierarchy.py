@@ -92,7 +92,7 @@ plotting.show(drawn, alt=alt)
 
 # %%
 chosen = ["Ryzen 9 5950X", "GeForce RTX 3090", "A100 SXM 40 GB", "H100 SXM 80 GB"]
-on_chip = hardware.memory_inversion(chosen).devices
+on_chip = memory_hierarchy.memory_inversion(chosen)
 drawn = data_movement.draw_inversion(on_chip)
 alt = "Bytes by level: the CPU's line rises, the RTX 3090's falls, the A100's rises at L2."
 plotting.show(drawn, alt=alt)

@@ -32,7 +32,7 @@ import torch
 
 import helpers
 from helpers import hardware, native, plotting, results, timing, units
-from helpers.studies import history, matrix_product, simulators
+from helpers.studies import history, layer_roofline, matrix_product, simulators
 
 torch.set_num_threads(1)
 allocator = helpers.steady_allocator()
@@ -336,7 +336,7 @@ for dtype, (m, n, k) in shapes.items():
 # or do not say which it is. The ratio is that of the rate in such a table to the dense rate:
 
 # %%
-errors = hardware.published_errors()
+errors = layer_roofline.published_errors()
 fields = ["dtype", "dense_flops_per_s", "claim_ratio"]
 results.printed(errors.table().set_index("device").rename_axis(None)[fields])
 

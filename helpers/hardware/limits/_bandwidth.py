@@ -83,16 +83,12 @@ def operators(pool: torch.Tensor, working_set_bytes: int) -> dict[str, Bandwidth
         arrays(pool, working_set_bytes, count) for count in (1, 2, 3)
     )
     total = torch.empty((), device=pool.device)
-
-    def moves(tensor: torch.Tensor, times: int) -> int:
-        return times * _FLOAT_BYTES * len(tensor)
-
     return {
-        "read": BandwidthKernel(lambda: torch.sum(single, 0, out=total), moves(single, 1)),
-        "write": BandwidthKernel(lambda: single.fill_(1.0), moves(single, 1)),
-        "copy": BandwidthKernel(lambda: target.copy_(source), moves(target, 2)),
-        "triad": BandwidthKernel(lambda: torch.add(b, c, alpha=1.0, out=a), moves(a, 3)),
-        "scale": BandwidthKernel(lambda: single.mul_(1.0), moves(single, 2)),
+        "read": BandwidthKernel(lambda: torch.sum(single, 0, out=total), single.nbytes),
+        "write": BandwidthKernel(lambda: single.fill_(1.0), single.nbytes),
+        "copy": BandwidthKernel(lambda: target.copy_(source), 2 * target.nbytes),
+        "triad": BandwidthKernel(lambda: torch.add(b, c, alpha=1.0, out=a), 3 * a.nbytes),
+        "scale": BandwidthKernel(lambda: single.mul_(1.0), 2 * single.nbytes),
     }
 
 
@@ -129,7 +125,7 @@ def compiled_triad(threads: int) -> CompiledTriad | str:
 
 
 def _bytes_per_s(raw: Callable[..., None], parts: Sequence[list[torch.Tensor]]) -> float:
-    moved_bytes = sum(3 * _FLOAT_BYTES * len(part[0]) for part in parts)
+    moved_bytes = sum(array.nbytes for part in parts for array in part)
 
     def run_s(repeats: int) -> float:
         def work(index: int, start: Start) -> None:

@@ -9,14 +9,12 @@ import datetime
 import functools
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
-from helpers import console, native
-from helpers.hardware._card import MachineCard
+from helpers import native
 from helpers.hardware._machine import machine_card
 from helpers.hardware.limits import (
     _bandwidth as bandwidth,
@@ -39,7 +37,6 @@ from helpers.timing._runs import MOST_WAITING, watch_waiting
 
 _CPU = torch.device("cpu")
 _OVERHEAD_SHARE = 0.05
-_CONVOLVED = ("float32", "float64", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -71,12 +68,11 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
     threads, card = torch.get_num_threads(), machine_card()
     walker = chase.find_walker()
     named_levels = levels_of.card_levels(card)
-    most_bytes = min(
-        plan.most_bytes, levels_of.largest_bytes(named_levels, threads, _free_bytes(card))
-    )
-    line_bytes = (
-        max((cache.line_bytes or 0 for cache in card.caches or ()), default=0) or chase.LINE_BYTES
-    )
+    sizes = (card.ram_bytes, card.ram_available_bytes, card.memory_limit_bytes)
+    free_bytes = min(filter(None, sizes), default=None)
+    most_bytes = min(plan.most_bytes, levels_of.largest_bytes(named_levels, threads, free_bytes))
+    known_lines = (cache.line_bytes for cache in card.caches or () if cache.line_bytes)
+    line_bytes = max(known_lines, default=chase.LINE_BYTES)
     values, notes = _latencies(
         walker, plan, named_levels, (most_bytes, line_bytes), begin_s + plan.latency_s
     )
@@ -91,31 +87,28 @@ def measure_cpu(plan: ProbePlan) -> MachineLimits:
         *_bandwidth_stages(plan, levels, most_bytes, threads, notes),
         *_compute_stages(plan, forms, threads, reasons),
     ]
-    values |= run_in_passes(
-        stages, end_s=begin_s + plan.whole_s, track=track("bandwidth and compute")
-    )
+    values |= run_in_passes(stages, end_s=begin_s + plan.whole_s, label="bandwidth and compute")
     if named_levels and ("level", named_levels[-1].name) in values:
         inside_bytes_per_s = 1 / min(values["level", named_levels[-1].name])
         levels, narrowing_notes = levels_of.narrow_last_level(
             named_levels, inside_bytes_per_s, triads_of(values), threads
         )
         notes += narrowing_notes
-    notes += reasons.values()
-    notes += peak_notes(values, compiler_reason)
-    notes += busy_notes(waiting())
-    notes += levels_of.size_notes(levels, most_bytes, threads)
-    measurement = Measured(
-        "cpu", threads, walker.name, {"chase": walker.version} if walker.version else {}, values
-    )
-    memory = Memory("DRAM", card.ram_bytes, most_bytes)
-    return assemble_limits(measurement, levels=levels, memory=memory, notes=notes)
-
-
-def _free_bytes(card: MachineCard) -> int | None:
-    sizes = [
-        size for size in (card.ram_bytes, card.ram_available_bytes, card.memory_limit_bytes) if size
+    notes += [
+        *reasons.values(),
+        *peak_notes(values, compiler_reason),
+        *busy_notes(waiting()),
+        *levels_of.size_notes(levels, most_bytes, threads),
     ]
-    return min(sizes) if sizes else None
+    return assemble_limits(
+        "cpu",
+        values,
+        levels=levels,
+        memory=("DRAM", card.ram_bytes),
+        chase=walker.name,
+        versions={"chase": walker.version} if walker.version else {},
+        notes=notes,
+    )
 
 
 def busy_notes(waiting_share: float | None) -> tuple[str, ...]:
@@ -126,11 +119,6 @@ def busy_notes(waiting_share: float | None) -> tuple[str, ...]:
         f"a thread waited for a processor during {cell('share', waiting_share)} of the time, so "
         "the limits are those of a busy machine: stop other programs and call probe(refresh=True)",
     )
-
-
-def track(label: str) -> functools.partial:
-    """Return the progress bar of a part of the probe."""
-    return functools.partial(console.track, description=f"probe: {label}", unit="stage")
 
 
 def _origin_note(levels: Sequence[ProbedCache]) -> str:
@@ -155,8 +143,8 @@ def _latencies(
     """Return the seconds of a load by working set, and notes; ``sizes_bytes`` are the largest one
     and a line.
     """
-    notes, (most_bytes, line_bytes) = [], sizes_bytes
-    if walker.walk is None:
+    walk, notes, (most_bytes, line_bytes) = walker.walk, [], sizes_bytes
+    if walk is None:
         notes.append(
             f"no latency was measured, because a loop in Python hides the caches: {walker.reason}; "
             "install one of them and call probe(refresh=True)"
@@ -170,23 +158,31 @@ def _latencies(
             "the chase runs in small pages (or the system does not tell): beyond the reach of the "
             "TLB a load holds a walk of the page table"
         )
-    last_cache_bytes = max(
-        levels_of.UNKNOWN_LAST_CACHE_BYTES, named_levels[-1].size_bytes if named_levels else 0
-    )
+    last_cache_bytes = named_levels[-1].size_bytes if named_levels else 0
     sizes = levels_of.grid(
-        plan.least_bytes, most_bytes, per_octave=plan.per_octave, dense_until_bytes=last_cache_bytes
+        plan.least_bytes,
+        most_bytes,
+        per_octave=plan.per_octave,
+        dense_until_bytes=max(levels_of.UNKNOWN_LAST_CACHE_BYTES, last_cache_bytes),
     )
-    stages = [
-        functools.partial(_latency_stage, walker.walk, buffer, size, line_bytes) for size in sizes
-    ]
-    return run_in_passes(stages, end_s=end_s, track=track("latency")), notes
+
+    def load_s(size_bytes: int) -> float:
+        chase.link(buffer, size_bytes, line_bytes=line_bytes)
+        return chase.walk_s(walk, buffer)
+
+    return latencies_at(sizes, load_s, end_s=end_s), notes
 
 
-def _latency_stage(
-    walk: chase.Walk, buffer: np.ndarray, size_bytes: int, line_bytes: int
-) -> dict[Key, float]:
-    chase.link(buffer, size_bytes, line_bytes=line_bytes)
-    return {("latency", size_bytes): chase.walk_s(walk, buffer)}
+def latencies_at(
+    sizes_bytes: Sequence[int], load_s: Callable[[int], float], *, end_s: float
+) -> dict[Key, list[float]]:
+    """Return the seconds of a load by working set, as ``load_s`` measures them, in passes."""
+
+    def measure(size_bytes: int) -> dict[Key, float]:
+        return {("latency", size_bytes): load_s(size_bytes)}
+
+    stages = [functools.partial(measure, size) for size in sizes_bytes]
+    return run_in_passes(stages, end_s=end_s, label="latency")
 
 
 def _bandwidth_stages(
@@ -196,24 +192,15 @@ def _bandwidth_stages(
     why there is none.
     """
     pool = bandwidth.pool(most_bytes, _CPU)
-    sizes = levels_of.grid(
-        2 ** max(14, plan.least_bytes.bit_length() - 1),
-        most_bytes,
-        per_octave=1,
-        dense_until_bytes=0,
-    )
-    stages: list[Stage] = [
-        functools.partial(curve_stage, pool, size, _CPU, plan.kernel_s) for size in sizes
-    ]
+    least_bytes = 2 ** max(14, plan.least_bytes.bit_length() - 1)
+    stages = curve_stages(pool, least_bytes, most_bytes, plan.kernel_s)
     triad = bandwidth.compiled_triad(threads)
     for index, level in enumerate(levels):
         size = levels_of.triad_bytes(levels, index, threads)
         if not isinstance(triad, str):
-            stages.append(functools.partial(_compiled_stage, level.name, triad, size))
-        elif 192 <= size <= most_bytes and _outlasts_a_call(pool, size):
-            stages.append(
-                functools.partial(triad_stage, level.name, pool, size, _CPU, plan.kernel_s)
-            )
+            stages.append(rate_stage(("level", level.name), functools.partial(triad, size)))
+        elif 192 <= size <= most_bytes and call_share(pool, size) < _OVERHEAD_SHARE:
+            stages.append(functools.partial(triad_stage, level.name, pool, size, plan.kernel_s))
         else:
             notes.append(
                 f"{level.name}: no bandwidth, because a call of PyTorch takes long beside the data "
@@ -228,33 +215,52 @@ def _bandwidth_stages(
     return stages
 
 
-def _outlasts_a_call(pool: torch.Tensor, size_bytes: int) -> bool:
-    taken_s = fastest_s(bandwidth.operators(pool, size_bytes)["triad"].fn, _CPU, budget_s=0)
-    return library.call_overhead_s(_CPU, runs=10) < _OVERHEAD_SHARE * taken_s
+def call_share(pool: torch.Tensor, size_bytes: int) -> float:
+    """Return the time of a call that computes next to nothing, over that of a triad of these
+    bytes.
+    """
+    triad = bandwidth.operators(pool, size_bytes)["triad"]
+    return library.call_overhead_s(pool.device, runs=10) / fastest_s(
+        triad.fn, pool.device, budget_s=0
+    )
 
 
-def curve_stage(
-    pool: torch.Tensor, size_bytes: int, device: torch.device, budget_s: float
-) -> dict[Key, float]:
+def curve_stages(
+    pool: torch.Tensor, least_bytes: int, most_bytes: int, budget_s: float
+) -> list[Stage]:
+    """Return a stage for each working set of the bandwidth's curve."""
+    sizes = levels_of.grid(least_bytes, most_bytes, per_octave=1, dense_until_bytes=0)
+    return [functools.partial(_curve_stage, pool, size, budget_s) for size in sizes]
+
+
+def _curve_stage(pool: torch.Tensor, size_bytes: int, budget_s: float) -> dict[Key, float]:
     """Return the seconds a byte of every kernel at one working set."""
-    operators = bandwidth.operators(pool, size_bytes)
     return {
-        ("bandwidth", size_bytes, name): fastest_s(kernel.fn, device, budget_s=budget_s)
-        / kernel.moved_bytes
-        for name, kernel in operators.items()
+        ("bandwidth", size_bytes, name): _byte_s(kernel, pool.device, budget_s)
+        for name, kernel in bandwidth.operators(pool, size_bytes).items()
     }
 
 
 def triad_stage(
-    name: str, pool: torch.Tensor, size_bytes: int, device: torch.device, budget_s: float
+    name: str, pool: torch.Tensor, size_bytes: int, budget_s: float
 ) -> dict[Key, float]:
     """Return the seconds a byte of PyTorch's triad inside the level ``name``."""
     triad = bandwidth.operators(pool, size_bytes)["triad"]
-    return {("level", name): fastest_s(triad.fn, device, budget_s=budget_s) / triad.moved_bytes}
+    return {("level", name): _byte_s(triad, pool.device, budget_s)}
 
 
-def _compiled_stage(name: str, triad: bandwidth.CompiledTriad, size_bytes: int) -> dict[Key, float]:
-    return {("level", name): 1 / triad(size_bytes)}
+def _byte_s(kernel: bandwidth.BandwidthKernel, device: torch.device, budget_s: float) -> float:
+    return fastest_s(kernel.fn, device, budget_s=budget_s) / kernel.moved_bytes
+
+
+def rate_stage(key: Key, measure: Callable[[], float | str]) -> Stage:
+    """Return the stage of a rate, whose time is one over it; it has none for 0 or for a reason."""
+
+    def stage() -> dict[Key, float]:
+        rate = measure()
+        return {} if isinstance(rate, str) or not rate else {key: 1 / rate}
+
+    return stage
 
 
 def _forms() -> tuple[Mapping[str, multiply_adds.Function], str]:
@@ -277,66 +283,36 @@ def _compute_stages(
     type without any (or all, where nothing can be compiled) the library's convolution is measured
     beside its product.
     """
-    stages = [
-        functools.partial(product_stage, name, _CPU, plan.products, reasons) for name in plan.types
-    ]
+    stages = product_stages(plan, _CPU, reasons)
     for name in plan.types:
         if any(form in forms for form in multiply_adds.FORMS[name]):
-            stages.append(functools.partial(_core_stage, name, forms, threads))
-        elif name in _CONVOLVED:
-            stages.append(functools.partial(_convolution_stage, name, plan.products))
+            rate = functools.partial(multiply_adds.core_flops, forms, name, threads=threads)
+            stages.append(rate_stage(("core", name), rate))
+        elif name != "int8":
+            convolution = functools.partial(library.convolution_flops, name, budget=plan.products)
+            stages.append(rate_stage(("convolution", name), convolution))
     return [*stages, lambda: {("call",): library.call_overhead_s(_CPU)}]
 
 
-def product_stage(
-    name: str, device: torch.device, budget: library.Budget, reasons: dict[str, str]
-) -> dict[Key, float]:
-    """Return the seconds a FLOP of the type's best matrix product; a reason where there is none."""
-    rate = library.product_flops(name, device, budget=budget)
-    if isinstance(rate, str):
-        reasons[name] = rate
-        return {}
-    reasons.pop(name, None)
-    return {("product", name): 1 / rate}
+def product_stages(plan: ProbePlan, device: torch.device, reasons: dict[str, str]) -> list[Stage]:
+    """Return a stage for each type's best matrix product, which notes in ``reasons`` why there is
+    none.
+    """
 
+    def rate(name: str) -> float | str:
+        flops_per_s = library.product_flops(name, device, budget=plan.products)
+        if isinstance(flops_per_s, str):
+            reasons[name] = flops_per_s
+        else:
+            reasons.pop(name, None)
+        return flops_per_s
 
-def _convolution_stage(name: str, budget: library.Budget) -> dict[Key, float]:
-    rate = library.convolution_flops(name, budget=budget)
-    return {} if isinstance(rate, str) else {("convolution", name): 1 / rate}
-
-
-def _core_stage(
-    name: str, forms: Mapping[str, multiply_adds.Function], threads: int
-) -> dict[Key, float]:
-    rate = multiply_adds.core_flops(forms, name, threads=threads)
-    return {("core", name): 1 / rate} if rate else {}
+    return [rate_stage(("product", name), functools.partial(rate, name)) for name in plan.types]
 
 
 _UNSTABLE_SHARE = 0.1
 
 Values = Mapping[Key, Sequence[float]]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The measurements of a device: ``values`` holds a list of times, one a pass, by quantity."""
-
-    device: str
-    threads: int
-    chase: str
-    versions: Mapping[str, str]
-    values: Values
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Main memory: its name and size, and the working set of the curve at which its bandwidth is
-    read.
-    """
-
-    name: str
-    size_bytes: int | None
-    working_set_bytes: int
 
 
 def curve_of(values: Values) -> tuple[LatencyPoint, ...]:
@@ -359,15 +335,11 @@ def peaks_of(values: Values) -> dict[str, Key]:
     """Return the peak of each type: the fastest of the core's multiply-adds, the product, the
     convolution.
     """
-    sources = ("core", "convolution", "product")
-    of_types = [
-        key for key in values if key[0] == "core" or key[0] == "convolution" or key[0] == "product"
-    ]
     peaks: dict[str, Key] = {}
-    for key in sorted(of_types, key=lambda key: sources.index(key[0])):
-        name = key[1]
-        if name not in peaks or min(values[key]) < min(values[peaks[name]]):
-            peaks[name] = key
+    for name in (*library.CUDA_TYPES, *library.CPU_TYPES):
+        sources: tuple[Key, ...] = (("core", name), ("convolution", name), ("product", name))
+        if known := [key for key in sources if key in values]:
+            peaks[name] = min(known, key=lambda key: min(values[key]))
     return peaks
 
 
@@ -402,14 +374,21 @@ def peak_notes(values: Values, compiler_reason: str) -> tuple[str, ...]:
 
 
 def assemble_limits(
-    measurement: Measured, *, levels: Sequence[ProbedCache], memory: Memory, notes: Iterable[str]
+    device: str,
+    values: Values,
+    *,
+    levels: Sequence[ProbedCache],
+    memory: tuple[str, int | None],
+    chase: str,
+    versions: Mapping[str, str],
+    notes: Iterable[str],
 ) -> MachineLimits:
     """Return the limits: of every quantity the fastest pass; ``unstable`` names those that did not
     repeat within a tenth.
 
-    A curve is unstable when more than a tenth of its points is.
+    ``values`` holds a list of times, one a pass, by quantity; ``memory`` is main memory's name and
+    size. A curve is unstable when more than a tenth of its points is.
     """
-    values = measurement.values
     unstable: list[str] = []
     latencies = curve_of(values)
 
@@ -421,87 +400,52 @@ def assemble_limits(
     def rate(key: Key, name: str) -> float | None:
         return 1 / fastest(key, name) if key in values else None
 
-    def level(
-        name: str,
-        size: int | None,
-        inside: tuple[int, int | None],
-        bandwidth: Key,
-        holds: int | None = None,
-    ) -> MemoryLevel:
-        point = latency_point(latencies, inside)
+    rows: list[tuple[str, int | None, int | None, Key]] = [
+        (cache.name, cache.size_bytes, cache.holds_bytes, ("level", cache.name)) for cache in levels
+    ]
+    rows.append((*memory, None, ("bandwidth", max(triads_of(values)), "triad")))
+    memory_levels, lower_bytes = [], 0
+    for name, size_bytes, holds_bytes, bandwidth_key in rows:
+        point = latency_point(latencies, (lower_bytes, size_bytes))
         latency_s = (
             fastest(("latency", point.working_set_bytes), f"{name} latency") if point else None
         )
-        return MemoryLevel(name, size, latency_s, rate(bandwidth, f"{name} bandwidth"), holds)
-
-    lower_bytes = (0, *(cache.size_bytes for cache in levels))
-    caches = [
-        level(
-            cache.name,
-            cache.size_bytes,
-            (lower_bytes[index], cache.size_bytes),
-            ("level", cache.name),
-            cache.holds_bytes,
-        )
-        for index, cache in enumerate(levels)
-    ]
-    memory_level = level(
-        memory.name,
-        memory.size_bytes,
-        (lower_bytes[-1], None),
-        ("bandwidth", memory.working_set_bytes, "triad"),
-    )
-    peaks = {name: 1 / fastest(key, f"{name} peak") for name, key in peaks_of(values).items()}
-    products = {
-        key[1]: 1 / fastest(key, f"{key[1]} product") for key in values if key[0] == "product"
-    }
-    call_s = fastest(("call",), "call overhead")
-    launch_s = fastest(("launch",), "launch") if ("launch",) in values else None
-    buses = [
-        rate(("bus", direction), f"{direction.replace('_', ' ')} rate")
-        for direction in ("host_to_device", "device_to_host")
-    ]
-    unstable += [
-        f"{curve} curve" for curve in ("latency", "bandwidth") if _does_not_repeat(values, curve)
-    ]
+        bytes_per_s = rate(bandwidth_key, f"{name} bandwidth")
+        memory_levels.append(MemoryLevel(name, size_bytes, latency_s, bytes_per_s, holds_bytes))
+        lower_bytes = size_bytes or 0
     return MachineLimits(
-        device=measurement.device,
-        threads=measurement.threads,
+        device=device,
+        threads=torch.get_num_threads(),
         date=datetime.date.today().isoformat(),
-        versions={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            **measurement.versions,
+        versions={"python": platform.python_version(), "torch": torch.__version__, **versions},
+        chase=chase,
+        memory_levels=tuple(memory_levels),
+        peak_flops={
+            name: 1 / fastest(key, f"{name} peak") for name, key in peaks_of(values).items()
         },
-        chase=measurement.chase,
-        memory_levels=(*caches, memory_level),
-        peak_flops=peaks,
-        product_flops=products,
-        call_overhead_s=call_s,
-        launch_s=launch_s,
-        host_to_device_bytes_per_s=buses[0],
-        device_to_host_bytes_per_s=buses[1],
-        unstable=tuple(unstable),
+        product_flops={
+            key[1]: 1 / fastest(key, f"{key[1]} product") for key in values if key[0] == "product"
+        },
+        call_overhead_s=fastest(("call",), "call overhead"),
+        launch_s=fastest(("launch",), "launch") if ("launch",) in values else None,
+        host_to_device_bytes_per_s=rate(("bus", "host_to_device"), "host to device rate"),
+        device_to_host_bytes_per_s=rate(("bus", "device_to_host"), "device to host rate"),
+        unstable=(*unstable, *_unstable_curves(values)),
         notes=tuple(notes),
         latencies=latencies,
         bandwidths=_bandwidths(values),
     )
 
 
-def _does_not_repeat(values: Values, curve: str) -> bool:
-    points = [times for key, times in values.items() if key[0] == curve]
-    return sum(not agree(times) for times in points) > _UNSTABLE_SHARE * len(points)
+def _unstable_curves(values: Values) -> Iterator[str]:
+    for curve in ("latency", "bandwidth"):
+        points = [times for key, times in values.items() if key[0] == curve]
+        if sum(not agree(times) for times in points) > _UNSTABLE_SHARE * len(points):
+            yield f"{curve} curve"
 
 
 def _bandwidths(values: Values) -> tuple[BandwidthPoint, ...]:
-    sizes = dict.fromkeys(key[1] for key in values if key[0] == "bandwidth")
     return tuple(
-        BandwidthPoint(
-            size,
-            **{
-                f"{kernel}_bytes_per_s": 1 / min(values["bandwidth", size, kernel])
-                for kernel in KERNELS
-            },
-        )
-        for size in sizes
+        BandwidthPoint(size, *(1 / min(values["bandwidth", size, kernel]) for kernel in KERNELS))
+        for size in triads_of(values)
     )

@@ -41,55 +41,43 @@ def cuda_plan() -> cpu.ProbePlan:
 
 def measure_cuda(device: torch.device, plan: cpu.ProbePlan) -> MachineLimits:
     """Return the limits of the CUDA ``device``; one that is not measured is None, with a note."""
-    begin_s, gpus = time.perf_counter(), machine_card().gpus or ()
-    gpu = (
-        gpus[device.index]
-        if device.index is not None and device.index < len(gpus)
-        else Gpu(str(device), "CUDA")
-    )
+    begin_s, gpus = time.perf_counter(), machine_card().gpus
+    gpu = gpus[device.index] if gpus else Gpu(str(device), "CUDA")
     named_levels = (ProbedCache("L2", gpu.l2_bytes, 1),) if gpu.l2_bytes else ()
     free_bytes, _ = torch.cuda.mem_get_info(device)
     most_bytes = min(plan.most_bytes, levels_of.largest_bytes(named_levels, 1, free_bytes))
     notes: list[str] = []
     values, versions = _latencies(device, plan, most_bytes, begin_s + plan.latency_s, notes)
     latencies = cpu.curve_of(values)
-    measured_levels = levels_of.curve_levels(latencies, 1)
-    levels = (
-        (*_first_level(measured_levels, named_levels), *named_levels)
-        if named_levels
-        else measured_levels
-    )
-    if not named_levels:
+    levels = levels_of.curve_levels(latencies, 1)
+    if named_levels:
+        # the L1, where the curve shows one well below the L2 that the driver names
+        least_bytes = named_levels[0].size_bytes / 8
+        levels = (*(level for level in levels[:1] if level.size_bytes < least_bytes), *named_levels)
+    else:
         notes.append(
             "the driver names no L2: the levels are read off the latency curve, good to a factor "
             "of two"
         )
     notes += levels_of.size_notes(levels, most_bytes, 1)
     reasons: dict[str, str] = {}
-    stages = [
+    stages: list[Stage] = [
         *_bandwidth_stages(device, plan, levels, most_bytes, notes),
-        *_compute_stages(device, plan, reasons),
+        *cpu.product_stages(plan, device, reasons),  # of tensor cores, where there are any
+        lambda: {("call",): library.call_overhead_s(device)},
+        lambda: {("launch",): library.launch_s(device)},
+        lambda: {("bus", "host_to_device"): 1 / library.bus_bytes_per_s(device, to_device=True)},
+        lambda: {("bus", "device_to_host"): 1 / library.bus_bytes_per_s(device, to_device=False)},
     ]
-    values |= run_in_passes(
-        stages, end_s=begin_s + plan.whole_s, track=cpu.track("bandwidth and compute")
-    )
-    measurement = cpu.Measured(
-        str(device), torch.get_num_threads(), "CUDA C++" if latencies else "none", versions, values
-    )
-    memory = cpu.Memory("device memory", gpu.memory_bytes, most_bytes)
+    values |= run_in_passes(stages, end_s=begin_s + plan.whole_s, label="bandwidth and compute")
     return cpu.assemble_limits(
-        measurement, levels=levels, memory=memory, notes=[*notes, *reasons.values()]
-    )
-
-
-def _first_level(
-    measured_levels: Sequence[ProbedCache], named_levels: Sequence[ProbedCache]
-) -> tuple[ProbedCache, ...]:
-    """Return the L1 that the curve shows well below the L2 that the driver names; () where it shows
-    none.
-    """
-    return tuple(
-        level for level in measured_levels[:1] if level.size_bytes < named_levels[0].size_bytes / 8
+        str(device),
+        values,
+        levels=levels,
+        memory=("device memory", gpu.memory_bytes),
+        chase="CUDA C++" if latencies else "none",
+        versions=versions,
+        notes=[*notes, *reasons.values()],
     )
 
 
@@ -103,18 +91,14 @@ def _latencies(
         return {}, {}
     host = torch.zeros(most_bytes // 8, dtype=torch.int64).view(torch.uint64)
 
-    def stage(size_bytes: int) -> dict[Key, float]:
-        return {
-            ("latency", size_bytes): walk_s(
-                link_on_device(device, host, size_bytes, line_bytes=_LINE_BYTES)
-            )
-        }
+    def load_s(size_bytes: int) -> float:
+        return walk_s(link_on_device(device, host, size_bytes))
 
     sizes = levels_of.grid(
         plan.least_bytes, most_bytes, per_octave=plan.per_octave, dense_until_bytes=most_bytes
     )
-    stages = [functools.partial(stage, size // _LINE_BYTES * _LINE_BYTES) for size in sizes]
-    return run_in_passes(stages, end_s=end_s, track=cpu.track("latency")), {"chase": compiler}
+    whole_lines = [size // _LINE_BYTES * _LINE_BYTES for size in sizes]
+    return cpu.latencies_at(whole_lines, load_s, end_s=end_s), {"chase": compiler}
 
 
 def _bandwidth_stages(
@@ -125,11 +109,7 @@ def _bandwidth_stages(
     notes: list[str],
 ) -> list[Stage]:
     pool = bandwidth.pool(most_bytes, device)
-    sizes = levels_of.grid(_LEAST_CURVE_BYTES, most_bytes, per_octave=1, dense_until_bytes=0)
-    stages: list[Stage] = [
-        functools.partial(cpu.curve_stage, pool, size, device, plan.kernel_s) for size in sizes
-    ]
-    overhead_s = library.call_overhead_s(device, runs=10)
+    stages = cpu.curve_stages(pool, _LEAST_CURVE_BYTES, most_bytes, plan.kernel_s)
     for level in levels:
         if level.name != "L2":
             notes.append(
@@ -137,35 +117,13 @@ def _bandwidth_stages(
             )
             continue
         size = min(most_bytes, level.size_bytes // 2)
-        stages.append(
-            functools.partial(cpu.triad_stage, level.name, pool, size, device, plan.kernel_s)
-        )
-        triad = (
-            cpu.triad_stage(level.name, pool, size, device, plan.kernel_s)["level", level.name]
-            * size
-        )
-        if overhead_s > _OVERHEAD_SHARE * triad:
+        stages.append(functools.partial(cpu.triad_stage, level.name, pool, size, plan.kernel_s))
+        if cpu.call_share(pool, size) > _OVERHEAD_SHARE:
             notes.append(
                 f"{level.name}: the bandwidth is a lower bound, because launching takes long "
                 "beside the data"
             )
     return stages
-
-
-def _compute_stages(
-    device: torch.device, plan: cpu.ProbePlan, reasons: dict[str, str]
-) -> list[Stage]:
-    products = [
-        functools.partial(cpu.product_stage, name, device, plan.products, reasons)
-        for name in plan.types
-    ]
-    return [
-        *products,  # of tensor cores, where there are any: they are the peaks, too
-        lambda: {("call",): library.call_overhead_s(device)},
-        lambda: {("launch",): library.launch_s(device)},
-        lambda: {("bus", "host_to_device"): 1 / library.bus_bytes_per_s(device, to_device=True)},
-        lambda: {("bus", "device_to_host"): 1 / library.bus_bytes_per_s(device, to_device=False)},
-    ]
 
 
 DECLARATION = "void chase(const uint64_t* next, uint64_t* state, uint64_t steps)"
@@ -205,7 +163,7 @@ def cuda_walk(device: torch.device) -> tuple[Callable[[torch.Tensor], float], st
 
 
 def link_on_device(
-    device: torch.device, buffer: torch.Tensor, working_set_bytes: int, *, line_bytes: int
+    device: torch.device, buffer: torch.Tensor, working_set_bytes: int
 ) -> torch.Tensor:
     """Return a cycle over ``working_set_bytes``, linked in the host's ``buffer`` (uint64) and
     copied to ``device``.
@@ -214,7 +172,7 @@ def link_on_device(
     of what does not they hold the end of the round, as after a whole one. Raises ValueError as
     :func:`helpers.hardware.limits._chase.link` does.
     """
-    chain = torch.from_numpy(chase.link(buffer.numpy(), working_set_bytes, line_bytes=line_bytes))
+    chain = torch.from_numpy(chase.link(buffer.numpy(), working_set_bytes, line_bytes=_LINE_BYTES))
     device_buffer = buffer[: working_set_bytes // 8].to(device)
     device_buffer.view(torch.int64).index_select(0, chain.to(device))
     return device_buffer

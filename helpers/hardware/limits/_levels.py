@@ -43,10 +43,9 @@ def card_levels(card: MachineCard) -> tuple[ProbedCache, ...]:
     """
     levels: dict[int, ProbedCache] = {}
     for cache in card.caches or ():
-        if cache.kind != "instruction" and cache.size_bytes and cache.level not in levels:
-            levels[cache.level] = ProbedCache(
-                f"L{cache.level}", cache.size_bytes, cache.shared_by or 1
-            )
+        if cache.kind != "instruction" and cache.size_bytes:
+            level = ProbedCache(f"L{cache.level}", cache.size_bytes, cache.shared_by or 1)
+            levels.setdefault(cache.level, level)
     return tuple(levels[number] for number in sorted(levels))
 
 
@@ -263,21 +262,15 @@ def _rises(steps: np.ndarray) -> list[int]:
     """Return the index of the steepest step of every rise that is large enough; a valley of
     steepness parts two.
     """
-    borders, peaks, low, high = [0], [], 0, 0
-    climbing = True
-    for index in range(len(steps)):
-        if climbing:
-            high = index if steps[index] > steps[high] else high
-            if steps[index] < steps[high] - _JUMP_TOLD_APART:
-                peaks.append(high)
-                climbing, low = False, index
-        else:
-            low = index if steps[index] < steps[low] else low
-            if steps[index] > steps[low] + _JUMP_TOLD_APART:
-                borders.append(low)
-                climbing, high = True, index
-    if climbing and steps[high] > _JUMP_TOLD_APART:
-        peaks.append(high)
-    ends = [*borders[1:], len(steps)]
-    spans = zip(peaks, borders, ends, strict=False)
+    borders, peaks = [0], list[int]()
+    extreme, sign = 0, 1  # the steepest step so far, or with -1 the flattest since the last peak
+    for index, step in enumerate(steps):
+        if sign * step > sign * steps[extreme]:
+            extreme = index
+        elif sign * (steps[extreme] - step) > _JUMP_TOLD_APART:
+            (peaks if sign == 1 else borders).append(extreme)
+            extreme, sign = index, -sign
+    if sign == 1 and steps[extreme] > _JUMP_TOLD_APART:
+        peaks.append(extreme)
+    spans = zip(peaks, borders, [*borders[1:], len(steps)], strict=False)
     return [peak for peak, begin, end in spans if steps[begin:end].sum() >= _LEAST_RISE]

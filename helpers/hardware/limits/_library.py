@@ -5,7 +5,8 @@ Lesson 02.
 
 from __future__ import annotations
 
-import time
+import functools
+import timeit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ _LARGEST_SIDE = {"cpu": 4096, "cuda": 16384}
 # pages each time.
 _IMAGES, _ROWS = 16, 8
 _ABSENT = (RuntimeError, TypeError, AttributeError)
+_CALLS, _LAUNCHES = 200, 500
+_BUS_BYTES, _BUS_S = 2**26, 0.1
 
 # from a side: what runs, and its operations
 Work = Callable[[int], tuple[Callable[[], object], int]]
@@ -63,11 +66,9 @@ def product_flops(name: str, device: torch.device, *, budget: Budget) -> float |
 
     def product(side: int) -> tuple[Callable[[], object], int]:
         a, b = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
-        if dtype == torch.int8:
-            sums = torch.empty(side, side, dtype=torch.int32, device=device)
-            return lambda: torch._int_mm(a, b, out=sums), flops_of_product(side)
-        out = torch.empty_like(a)
-        return lambda: torch.mm(a, b, out=out), flops_of_product(side)
+        multiply, of_sums = (torch._int_mm, torch.int32) if name == "int8" else (torch.mm, dtype)
+        out = torch.empty(side, side, dtype=of_sums, device=device)
+        return lambda: multiply(a, b, out=out), flops_of_product(side)
 
     with _precision("high" if name == "tfloat32" else "highest"):
         return _fastest(
@@ -149,56 +150,47 @@ def _precision(name: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(previous)
 
 
-def call_overhead_s(device: torch.device, *, calls: int = 200, runs: int = 50) -> float:
+def call_overhead_s(device: torch.device, *, runs: int = 50) -> float:
     """Return the seconds of one call of an operator on one element (``torch.add`` with ``out=``),
     fastest of ``runs``.
 
     On CUDA the host's time: the kernels are launched, and waited for only after the clock was read.
     Lesson 02.
     """
-    operand, out = torch.ones(1, device=device), torch.ones(1, device=device)
-    return min(_calls_s(operand, out, calls) for _ in range(runs)) / calls
+    call, wait = _one_call(device), functools.partial(_wait, device)
+    return min(timeit.repeat(call, setup=wait, repeat=runs, number=_CALLS)) / _CALLS
 
 
-def _calls_s(operand: torch.Tensor, out: torch.Tensor, calls: int) -> float:
-    _wait(operand.device)
-    begin_s = time.perf_counter()
-    for _ in range(calls):
-        torch.add(operand, operand, out=out)
-    taken_s = time.perf_counter() - begin_s
-    _wait(operand.device)
-    return taken_s
-
-
-def launch_s(device: torch.device, *, runs: int = 500) -> float:
+def launch_s(device: torch.device) -> float:
     """Return the seconds of one kernel on one element of a CUDA ``device``, launched and waited
     for.
 
     Lesson 02.
     """
-    operand, out = torch.ones(1, device=device), torch.ones(1, device=device)
-    taken_s = []
-    for _ in range(runs):
-        begin_s = time.perf_counter()
-        torch.add(operand, operand, out=out)
+    call = _one_call(device)
+
+    def launch() -> None:
+        call()
         _wait(device)
-        taken_s.append(time.perf_counter() - begin_s)
-    return min(taken_s)
+
+    return min(timeit.repeat(launch, repeat=_LAUNCHES, number=1))
 
 
-def bus_bytes_per_s(
-    device: torch.device, *, to_device: bool, size_bytes: int = 2**26, budget_s: float = 0.1
-) -> float:
+def _one_call(device: torch.device) -> Callable[[], object]:
+    operand, out = torch.ones(1, device=device), torch.ones(1, device=device)
+    return functools.partial(torch.add, operand, operand, out=out)
+
+
+def bus_bytes_per_s(device: torch.device, *, to_device: bool) -> float:
     """Return bytes a second between pinned memory of the host and a CUDA ``device``, one way.
 
     Lesson 01.
     """
-    host = torch.ones(size_bytes, dtype=torch.uint8, pin_memory=True)
-    device_buffer = torch.ones(size_bytes, dtype=torch.uint8, device=device)
+    host = torch.ones(_BUS_BYTES, dtype=torch.uint8, pin_memory=True)
+    device_buffer = torch.ones(_BUS_BYTES, dtype=torch.uint8, device=device)
     target, source = (device_buffer, host) if to_device else (host, device_buffer)
-    return size_bytes / fastest_s(
-        lambda: target.copy_(source, non_blocking=True), device, budget_s=budget_s
-    )
+    copy = functools.partial(target.copy_, source, non_blocking=True)
+    return _BUS_BYTES / fastest_s(copy, device, budget_s=_BUS_S)
 
 
 def _wait(device: torch.device) -> None:

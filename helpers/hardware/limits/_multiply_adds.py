@@ -10,6 +10,7 @@ four or a tile of products at once. Lesson 02.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 
 import torch
@@ -54,12 +55,10 @@ def compile_forms() -> Mapping[str, Function]:
     Raises NativeError without a compiler.
     """
     library = native.compile_cpp(source(), flags=_FLAGS)
-    names = {name for forms in FORMS.values() for name in forms} | {
-        f"float32_in_{bits}" for bits in _VECTOR_BITS
-    }
+    names = ("float32_in_32", *itertools.chain.from_iterable(FORMS.values()))
     return {
         name: library.function(_DECLARATION.format(name)).raw
-        for name in sorted(names)
+        for name in names
         if hasattr(library.raw, name)
     }
 
@@ -110,9 +109,8 @@ def vector_flops() -> dict[int, float]:
     takes some 0.1 s. Raises NativeError without a C++ compiler. Lesson 02.
     """
     forms = compile_forms()
-    rates = {bits: forms.get(f"float32_in_{bits}") for bits in _VECTOR_BITS}
     return {
-        bits: form_flops(form, torch.float32, threads=1)
-        for bits, form in rates.items()
-        if form is not None
+        bits: form_flops(forms[name], torch.float32, threads=1)
+        for bits in _VECTOR_BITS
+        if (name := f"float32_in_{bits}") in forms
     }

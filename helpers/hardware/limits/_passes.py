@@ -5,11 +5,12 @@ passes apart in time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
 
+from helpers import console
 from helpers.timing._runs import Function, calibrate, run
 
 TOLERANCE = 0.1
@@ -35,12 +36,10 @@ def fastest_s(fn: Function, device: torch.device, *, budget_s: float) -> float:
     Lesson 02.
     """
     calls, sample = calibrate(fn, device, time.perf_counter)
-    fastest, end_s = sample.device_s, time.perf_counter() + budget_s
-    runs = 1
-    while runs < _FEWEST_RUNS or time.perf_counter() < end_s:
-        fastest = min(fastest, run(fn, calls, device, time.perf_counter).device_s)
-        runs += 1
-    return fastest / calls
+    runs_s, end_s = [sample.device_s], time.perf_counter() + budget_s
+    while len(runs_s) < _FEWEST_RUNS or time.perf_counter() < end_s:
+        runs_s.append(run(fn, calls, device, time.perf_counter).device_s)
+    return min(runs_s) / calls
 
 
 def agree(times_s: Sequence[float]) -> bool:
@@ -51,33 +50,28 @@ def agree(times_s: Sequence[float]) -> bool:
     return len(smallest) == 2 and smallest[1] <= (1 + TOLERANCE) * smallest[0]
 
 
-def run_in_passes(
-    stages: Sequence[Stage], *, end_s: float, track: Callable[[Iterable[Stage]], Iterable[Stage]]
-) -> dict[Key, list[float]]:
+def run_in_passes(stages: Sequence[Stage], *, end_s: float, label: str) -> dict[Key, list[float]]:
     """Return the values of the stages, one a pass: two passes over all, two more over those that
     did not repeat.
 
     Passes are apart in time, so that a disturbance meets one of them. Whatever the time, each stage
-    runs once; no further one begins after ``end_s`` on the clock of ``time.perf_counter``.
-    ``track`` shows the progress of the first two passes.
+    runs once; no further one begins after ``end_s`` on the clock of ``time.perf_counter``. A
+    progress bar called ``label`` shows the first two passes.
     """
     values: dict[Key, list[float]] = {}
+    keys: dict[Stage, Iterable[Key]] = {}
 
-    def runs() -> Iterator[tuple[int, Stage]]:
-        yield from enumerate(track([*stages, *stages]))
-        for _ in range(_EXTRA_PASSES):
-            yield from (
-                (len(stages), stage)
-                for stage in stages
-                if not all(agree(values[key]) for key in keys.get(id(stage), ()))
-            )
-
-    keys: dict[int, tuple[Key, ...]] = {}
-    for index, stage in runs():
-        if index >= len(stages) and time.perf_counter() > end_s:
-            continue
-        stage_values = stage()
-        keys[id(stage)] = tuple(stage_values)
+    def run_stage(stage: Stage) -> None:
+        keys[stage] = stage_values = stage()
         for key, value in stage_values.items():
             values.setdefault(key, []).append(value)
+
+    bar = console.track([*stages, *stages], f"probe: {label}", unit="stage")
+    for index, stage in enumerate(bar):
+        if index < len(stages) or time.perf_counter() <= end_s:
+            run_stage(stage)
+    for stage in [*stages] * _EXTRA_PASSES:
+        repeats = all(agree(values[key]) for key in keys[stage])
+        if not repeats and time.perf_counter() <= end_s:
+            run_stage(stage)
     return values

@@ -11,7 +11,6 @@ from helpers.hardware.limits._results import MachineLimits
 if TYPE_CHECKING:
     import torch
 
-
 _VERSION = 4
 
 
@@ -47,6 +46,7 @@ def probe(refresh: bool = False, *, device: str | torch.device | None = None) ->
     # and below what imports it: the doctor reads a machine's card where torch does not even load
     import torch
 
+    from helpers.hardware.limits import _cpu as probe_cpu, _cuda as probe_cuda
     from helpers.timing._runs import chosen_device
 
     chosen = chosen_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -56,14 +56,10 @@ def probe(refresh: bool = False, *, device: str | torch.device | None = None) ->
     cached_limits = None if refresh else storage.load_cached(name, MachineLimits, key=key)
     if cached_limits is not None:
         return cached_limits
-    limits = _measure(chosen)
+    limits = (
+        probe_cpu.measure_cpu(probe_cpu.ProbePlan())
+        if chosen.type == "cpu"
+        else probe_cuda.measure_cuda(chosen, probe_cuda.cuda_plan())
+    )
     storage.store(name, limits, key=key)
     return limits
-
-
-def _measure(device: torch.device) -> MachineLimits:
-    from helpers.hardware.limits import _cpu as probe_cpu, _cuda as probe_cuda
-
-    if device.type == "cpu":
-        return probe_cpu.measure_cpu(probe_cpu.ProbePlan())
-    return probe_cuda.measure_cuda(device, probe_cuda.cuda_plan())

@@ -171,17 +171,7 @@ class MachineLimits(Record):
 
     def level(self, name: str) -> MemoryLevel:
         """Return the level called ``name``; ValueError, with the names there are, for another."""
-        for level in self.memory_levels:
-            if level.name == name:
-                return level
-        names = ", ".join(level.name for level in self.memory_levels)
-        raise ValueError(f"there is no level {name!r}; this machine has {names}")
-
-    def level_of(self, working_set_bytes: int) -> MemoryLevel:
-        """Return the smallest level that holds ``working_set_bytes``, main memory where no cache
-        does.
-        """
-        for level in self.memory_levels[:-1]:
-            if level.fits(working_set_bytes):
-                return level
-        return self.memory
+        levels = {level.name: level for level in self.memory_levels}
+        if name not in levels:
+            raise ValueError(f"there is no level {name!r}; this machine has {', '.join(levels)}")
+        return levels[name]

@@ -6,6 +6,7 @@ from ._measuring import (
     packed_product as packed_product,
     reading_programs as reading_programs,
 )
+from ._published_errors import published_errors as published_errors
 from .figures import (
     draw_calls as draw_calls,
     draw_layer as draw_layer,

@@ -5,6 +5,7 @@ from ._gpus import (
     gpu_limits as gpu_limits,
     gpu_wait as gpu_wait,
 )
+from ._inversion import memory_inversion as memory_inversion
 from ._measuring import Waits as Waits, measure_waits as measure_waits
 from .figures import (
     draw_chases as draw_chases,

@@ -181,12 +181,8 @@ def _runs_s(walk: Walk, lines: np.ndarray, line: int, loads: int, runs: int) -> 
 def _in_order_s(in_order: InOrder, lines: np.ndarray) -> float:
     times = max(1, _LOADS // len(lines))
     in_order(lines, times)
-    fastest_s = np.inf
-    for _ in range(max(3, min(_RUNS, 2**21 // len(lines)))):
-        begin_s = time.perf_counter()
-        in_order(lines, times)
-        fastest_s = min(fastest_s, (time.perf_counter() - begin_s) / (times * len(lines)))
-    return fastest_s
+    runs = max(3, min(_RUNS, 2**21 // len(lines)))
+    return min(_call_s(in_order, lines, times) for _ in range(runs)) / (times * len(lines))
 
 
 def _gathered_s(gather: Gather, lines: np.ndarray, random: np.random.Generator) -> float:
@@ -195,9 +191,11 @@ def _gathered_s(gather: Gather, lines: np.ndarray, random: np.random.Generator) 
     """
     order = random.permutation(len(lines))
     begins = range(0, len(order) - _GATHERED + 1, _GATHERED)[:_RUNS]
-    fastest_s = np.inf
-    for piece in [order[begin : begin + _GATHERED] for begin in begins] or [order]:
-        begin_s = time.perf_counter()
-        gather(lines, piece)
-        fastest_s = min(fastest_s, (time.perf_counter() - begin_s) / len(piece))
-    return fastest_s
+    pieces = [order[begin : begin + _GATHERED] for begin in begins] or [order]
+    return min(_call_s(gather, lines, piece) / len(piece) for piece in pieces)
+
+
+def _call_s(function: Callable[..., object], *arguments: object) -> float:
+    begin_s = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - begin_s

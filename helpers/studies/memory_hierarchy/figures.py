@@ -39,14 +39,7 @@ def draw_waits(waits: Waits, *, caches: Mapping[str, int]) -> Figure:
     if waits.flushed_s:
         label = "after the lines were thrown out of all caches (measured)"
         axes.plot(waits.sizes_bytes, waits.flushed_s, "s--", ms=5, color=_FLUSHED, label=label)
-    axes.plot(
-        waits.sizes_bytes,
-        waits.chase_s,
-        "o-",
-        ms=5,
-        color=MEASURED,
-        label="round and round (measured)",
-    )
+    _draw_chase(axes, waits, label="round and round (measured)")
     _axes_of_waits(axes, waits.sizes_bytes)
     if waits.held_bytes:
         held_index = waits.sizes_bytes.index(waits.held_bytes)
@@ -77,14 +70,7 @@ def draw_pages(paged: Mapping[str, Waits], *, covered_bytes: int) -> Figure:
     figure, axes = plotting.figure(title="The same chase in two kinds of pages")
     for (name, waits), look in zip(paged.items(), ("^-", "o-"), strict=True):
         colour = COLOURS["sending"] if look == "^-" else MEASURED
-        axes.plot(
-            waits.sizes_bytes,
-            waits.chase_s,
-            look,
-            ms=5,
-            color=colour,
-            label=f"pages of {name} (measured)",
-        )
+        _draw_chase(axes, waits, look, colour=colour, label=f"pages of {name} (measured)")
     _axes_of_waits(axes, [size for waits in paged.values() for size in waits.sizes_bytes])
     axes.set(yscale="linear", ylim=(0, None))
     plotting.unit_axis(axes, "y", "s")
@@ -105,7 +91,7 @@ def draw_orders(waits: Waits) -> Figure:
     """
     figure, axes = plotting.figure(title="Two walks through the same lines, one load from each")
     label = "chase: random order, each address from the load before (measured)"
-    axes.plot(waits.sizes_bytes, waits.chase_s, "o-", ms=5, color=MEASURED, label=label)
+    _draw_chase(axes, waits, label=label)
     label = "loop: in order, all addresses known (measured)"
     axes.plot(waits.sizes_bytes, waits.in_order_s, "s-", ms=5, color=_IN_ORDER, label=label)
     _axes_of_waits(axes, waits.sizes_bytes)
@@ -123,6 +109,12 @@ def draw_orders(waits: Waits) -> Figure:
     axes.set_ylim(low_s, 6 * high_s)  # room for the legend
     axes.legend(loc="upper left")
     return figure
+
+
+def _draw_chase(
+    axes: Axes, waits: Waits, look: str = "o-", *, label: str, colour: str = MEASURED
+) -> None:
+    axes.plot(waits.sizes_bytes, waits.chase_s, look, ms=5, color=colour, label=label)
 
 
 def _draw_ratio(
@@ -252,9 +244,7 @@ def draw_gpus(core: Waits, gpus: Mapping[str, hardware.MachineLimits]) -> Figure
     ):
         points = [(point.working_set_bytes, point.latency_s) for point in limits.latencies]
         axes.plot(*zip(*points, strict=True), "D-", ms=4, color=colour, label=f"{name} (measured)")
-    axes.plot(
-        core.sizes_bytes, core.chase_s, "o-", ms=5, color=MEASURED, label="this core (measured)"
-    )
+    _draw_chase(axes, core, label="this core (measured)")
     _axes_of_waits(axes, [int(sizes[0]), int(sizes[-1]), *core.sizes_bytes])
     low_s, high_s = axes.get_ylim()
     axes.set_ylim(low_s / 4, high_s)  # room for the legend

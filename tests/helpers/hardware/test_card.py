@@ -399,9 +399,7 @@ def test_arm_without_a_model_name(tmp_path):
             "Hardware\t: A Board",
         ]
     )
-    this = machine.linux_card(
-        write(tmp_path, {"proc/cpuinfo": text}), allowed_cores=2, architecture="aarch64"
-    )
+    this = machine.linux_card(write(tmp_path, {"proc/cpuinfo": text}), allowed_cores=2)
     assert (this.model, this.vendor) == ("Cortex-A55 + Cortex-A76", "ARM")
     assert this.extensions == ("NEON", "FP16", "dot product")  # what both sorts of core have
     assert (this.physical_cores, this.logical_cores, this.caches) == (None, 2, None)

@@ -30,7 +30,7 @@ from helpers.hardware.limits import (
     _multiply_adds as multiply_adds,
     _passes as probe_repeats,
 )
-from helpers.hardware.limits._cpu import Measured, Memory, assemble_limits
+from helpers.hardware.limits._cpu import assemble_limits
 from helpers.hardware.limits._levels import ProbedCache
 from helpers.results import from_dict
 from helpers.timing import fixed_threads
@@ -294,11 +294,12 @@ def test_a_type_without_a_product_or_with_a_slow_one_is_a_note(monkeypatch):
     monkeypatch.setattr(torch, "mm", lambda a, b, out: time.sleep(0.01))
     assert "too slow" in library.product_flops("float64", CPU, budget=library.Budget())
     reasons = {}
-    assert probe_cpu.product_stage("float64", CPU, library.Budget(), reasons) == {}
+    plan = dataclasses.replace(SMALL, types=("float64", "float32"), products=library.Budget())
+    slow, always = probe_cpu.product_stages(plan, CPU, reasons)
+    assert slow() == {}
     assert "too slow" in reasons["float64"]
-    assert (
-        probe_cpu.product_stage("float32", CPU, library.Budget(), reasons)["product", "float32"] > 0
-    )
+    assert always()["product", "float32"] > 0
+    assert list(reasons) == ["float64"]
 
 
 def test_a_device_that_others_have_filled_is_timed_by_its_smaller_products(monkeypatch):
@@ -347,14 +348,14 @@ def test_what_repeats_runs_twice_and_what_does_not_four_times():
         lambda: stage("steady", lambda: 1.05 if times["steady"] == 2 else 1.0),
         lambda: stage("shaky", lambda: next(shaky)),
     ]
-    values = probe_repeats.run_in_passes(stages, end_s=math.inf, track=lambda items: items)
+    values = probe_repeats.run_in_passes(stages, end_s=math.inf, label="test")
     assert times == {"steady": 2, "shaky": 4}
     assert values == {("steady",): [1.0, 1.05], ("shaky",): [1.0, 2.0, 4.0, 8.0]}
 
 
 def test_past_the_end_each_stage_still_runs_once():
     values = probe_repeats.run_in_passes(
-        [lambda: {("a",): 1.0}, lambda: {("b",): 1.0}], end_s=-math.inf, track=lambda items: items
+        [lambda: {("a",): 1.0}, lambda: {("b",): 1.0}], end_s=-math.inf, label="test"
     )
     assert values == {("a",): [1.0], ("b",): [1.0]}
 
@@ -587,7 +588,7 @@ def test_a_convolution_is_timed_where_the_core_has_no_multiply_adds_of_a_type(mo
     stages = probe_cpu._compute_stages(
         plan, {"float32_in_256": 4e9, "float32_in_128": 2e9, "int8_in_tiles": 0.0}, 1, {}
     )
-    values = probe_repeats.run_in_passes(stages[:-1], end_s=-math.inf, track=lambda items: items)
+    values = probe_repeats.run_in_passes(stages[:-1], end_s=-math.inf, label="test")
     assert {key: 1 / seconds for key, (seconds,) in values.items() if key[0] != "product"} == {
         ("core", "float32"): pytest.approx(4e9),
         ("convolution", "bfloat16"): pytest.approx(3e9),
@@ -633,7 +634,7 @@ def test_limits_of_before_the_core_was_measured_are_read_and_say_what_they_lack(
 # --- the result
 
 
-def measured(**changes):
+def assembled(levels):
     kernels = ("read", "write", "copy", "triad", "scale")
     values = {
         ("latency", 16 * KIB): [1e-9, 1e-9],
@@ -644,29 +645,34 @@ def measured(**changes):
         ("core", "float32"): [1e-11, 1.05e-11],
         **{("bandwidth", 256 * MIB, kernel): [1e-10, 1e-10] for kernel in kernels},
     }
-    return Measured("cpu", 1, "C++", {"chase": "g++"}, {**values, **changes})
+    return assemble_limits(
+        "cpu",
+        values,
+        levels=levels,
+        memory=("DRAM", GIB),
+        chase="C++",
+        versions={"chase": "g++"},
+        notes=["a"],
+    )
 
 
 def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
-    limits = assemble_limits(
-        measured(), levels=DESKTOP[:1], memory=Memory("DRAM", GIB, 256 * MIB), notes=["a"]
-    )
+    limits = assembled(DESKTOP[:1])
+    assert (limits.notes, limits.chase, limits.versions["chase"]) == (("a",), "C++", "g++")
     assert limits.level("L1") == MemoryLevel("L1", 32 * KIB, 1e-9, 1 / 5e-12)
     assert limits.memory == MemoryLevel("DRAM", GIB, 1e-7, 1e10)
     assert limits.peak_flops == {"float32": 1 / 1e-11}
     assert limits.product_flops == {"float32": 1 / 2e-11}
     assert limits.unstable == ("DRAM latency", "latency curve")
-    assert limits.level_of(32 * KIB).name == "L1"
-    assert limits.level_of(32 * KIB + 1).name == "DRAM"
-    with pytest.raises(ValueError, match="this machine has L1, DRAM"):
+    assert limits.level("L1").fits(32 * KIB)
+    assert not limits.level("L1").fits(32 * KIB + 1)
+    with pytest.raises(ValueError, match="there is no level 'L2'; this machine has L1, DRAM"):
         limits.level("L2")
 
 
 def test_a_level_holds_its_size_or_what_was_found_of_it_and_prints_both():
     levels = (*DESKTOP[:2], dataclasses.replace(DESKTOP[2], holds_bytes=8 * MIB))
-    limits = assemble_limits(
-        measured(), levels=levels, memory=Memory("DRAM", GIB, 256 * MIB), notes=[]
-    )
+    limits = assembled(levels)
     assert [level.size_bytes for level in limits.memory_levels] == [
         32 * KIB,
         512 * KIB,
@@ -679,8 +685,8 @@ def test_a_level_holds_its_size_or_what_was_found_of_it_and_prints_both():
         8 * MIB,
         GIB,
     ]
-    assert limits.level_of(8 * MIB).name == "L3"
-    assert limits.level_of(8 * MIB + 1).name == "DRAM"
+    assert limits.level("L3").fits(8 * MIB)
+    assert not limits.level("L3").fits(8 * MIB + 1)
     (line,) = [line for line in str(limits).splitlines() if line.strip().startswith("L3")]
     assert "33.6 MB" in line
     assert "8.39 MB" in line

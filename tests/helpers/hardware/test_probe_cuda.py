@@ -58,7 +58,7 @@ def test_the_cuda_chase_loads_64_bits_from_global_memory_and_spills_nothing():
 
 def test_the_cycle_that_a_gpu_walks_is_the_hosts():
     host = torch.zeros(KIB, dtype=torch.int64).view(torch.uint64)
-    there = chase_cuda.link_on_device(torch.device("cpu"), host, 4 * KIB, line_bytes=128)
+    there = chase_cuda.link_on_device(torch.device("cpu"), host, 4 * KIB)
     index, seen = 0, []
     for _ in range(32):
         seen.append(index)
@@ -151,18 +151,17 @@ def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
     )
     on_cpu = type("Cpu", (), {"type": "cpu", "index": 0, "__str__": lambda self: "cuda:0"})()
     plan = dataclasses.replace(SMALL, per_octave=2, least_bytes=16 * KIB)
-    for name in ("curve_stage", "triad_stage", "product_stage"):
-        stage = getattr(probe_cpu, name)
-        monkeypatch.setattr(
-            probe_cpu, name, lambda *given, stage=stage: stage(*swapped(given, on_cpu))
-        )
+    product_stages = probe_cpu.product_stages
+    monkeypatch.setattr(
+        probe_cpu,
+        "product_stages",
+        lambda plan, device, reasons: product_stages(plan, CPU, reasons),
+    )
     monkeypatch.setattr(library, "call_overhead_s", lambda device, **_: 1e-5)
     monkeypatch.setattr(bandwidth, "pool", lambda size, device: torch.ones(size // 4))
     link_on_device = chase_cuda.link_on_device
     monkeypatch.setattr(
-        chase_cuda,
-        "link_on_device",
-        lambda device, *given, **how: link_on_device(CPU, *given, **how),
+        chase_cuda, "link_on_device", lambda device, *given: link_on_device(CPU, *given)
     )
     limits = probe_cuda.measure_cuda(on_cpu, plan)
     assert [(level.name, level.size_bytes, level.latency_s) for level in limits.memory_levels] == [
@@ -182,10 +181,6 @@ def test_the_probe_of_a_gpu_puts_its_parts_together(monkeypatch):
     assert limits.memory_levels[0].bandwidth_bytes_per_s is None
     assert limits.level("L2").bandwidth_bytes_per_s > 0
     assert any(note.startswith("L1: no bandwidth") for note in limits.notes)
-
-
-def swapped(given, stand_in):
-    return [CPU if value is stand_in else value for value in given]
 
 
 @pytest.mark.cuda

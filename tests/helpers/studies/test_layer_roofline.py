@@ -13,6 +13,7 @@ import torch
 
 import helpers
 from helpers import hardware, native, plotting, timing
+from helpers.hardware._devices import read_toml
 from helpers.plotting.explorer._explore import at
 from helpers.studies import layer_roofline
 from helpers.studies.layer_roofline import LayerTimes, _measuring as measuring
@@ -271,3 +272,20 @@ def test_the_gpu_that_was_measured_is_one_of_the_machines(monkeypatch):
 
 def test_the_figure_to_turn_can_be_shown():
     layer_roofline.explore_roofline()
+
+
+def test_published_tables_are_wrong_by_two():
+    errors = layer_roofline.published_errors()
+    assert len(errors.claims) >= 5
+    assert errors.median_ratio == pytest.approx(2, rel=0.01)
+    for claim in errors.claims:
+        assert claim.claim_ratio == pytest.approx(
+            claim.claimed_flops_per_s / claim.dense_flops_per_s
+        )
+        assert 1.95 < claim.claim_ratio < 2.25
+        assert claim.source.address.startswith("http")
+
+
+def test_the_file_of_published_errors_has_no_source_that_no_claim_names():
+    data = read_toml("helpers.studies.layer_roofline", "published_errors.toml")
+    assert set(data["sources"]) == {entry["source"] for entry in data["claim"]}

@@ -2,6 +2,7 @@
 figures are read.
 """
 
+import statistics
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from helpers import hardware, native, plotting
+from helpers.hardware._devices import devices
 from helpers.plotting.explorer._explore import at
 from helpers.studies import memory_hierarchy, sending
 from helpers.studies.memory_hierarchy import Waits, _measuring as measuring
@@ -255,3 +257,33 @@ def test_the_published_gpu_is_drawn_beside_the_core_and_the_gpus_that_were_measu
     steps = drawn.axes[0].lines[0]
     assert steps.get_xdata().tolist()[1:5] == [128 * KIB, 128 * KIB, 6 * MIB, 6 * MIB]
     assert steps.get_ydata()[-1] == pytest.approx(319.8e-9, rel=1e-3)
+
+
+def test_the_inversion_is_computed_and_ends_where_second_levels_grew():
+    known = [one for one in devices() if one.register_bytes is not None]
+    rows = memory_hierarchy.memory_inversion([one.name for one in known])
+    assert [row.name for row in rows] == [one.name for one in known]
+    ratios = {row.name: row.registers_to_l2_ratio for row in rows}
+    assert ratios["V100 SXM2"] == pytest.approx(20480 / 6144)
+    assert ratios["A100 SXM 40 GB"] == pytest.approx(27648 / 40960)
+    for name in ("GeForce GTX 580", "V100 SXM2", "GeForce RTX 3090"):
+        assert ratios[name] > 1
+    for name in ("A100 SXM 40 GB", "GeForce RTX 4090", "B200 SXM"):
+        assert ratios[name] < 1
+    gpus, processors = ([row for row in rows if row.kind == kind] for kind in ("gpu", "cpu"))
+    assert len(gpus) >= 8
+    assert len(processors) >= 2
+    assert all(row.registers_to_l2_ratio < 1 for row in processors)
+    of_gpus, of_processors = (
+        statistics.median(row.registers_to_l2_ratio for row in kind if row.registers_to_l2_ratio)
+        for kind in (gpus, processors)
+    )
+    assert of_gpus > 20 * of_processors
+
+
+def test_an_inversion_that_is_unknown_is_printed_so_and_one_name_is_no_list():
+    (unknown,) = memory_hierarchy.memory_inversion(["EPYC 9654"])
+    assert unknown.registers_to_l2_ratio is None
+    assert "unknown" in str(unknown)
+    with pytest.raises(TypeError, match=r"a list of names, such as \['H200'\]"):
+        memory_hierarchy.memory_inversion("H200")

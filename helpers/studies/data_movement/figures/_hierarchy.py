@@ -15,11 +15,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from helpers import units
 from helpers.checks import members
-from helpers.hardware._devices import OnChipMemory
 from helpers.hardware.limits._results import MemoryLevel
 from helpers.plotting._style import MEASURED, STYLE_FILE, figure, ink_on, mix_colours, unit_axis
 from helpers.studies.data_movement._copies import MeasuredLink
 from helpers.studies.data_movement.figures._labels import label_points
+from helpers.studies.memory_hierarchy._inversion import OnChipMemory
 
 _SHADES = ("#08306B", "#0072B2", "#56B4E9", "#9FD0EE", "#D3E8F6")
 _NARROWEST, _WIDEST = 0.22, 1.0  # of the pyramid's width
@@ -147,10 +147,10 @@ def draw_inversion(processors: Sequence[OnChipMemory]) -> Figure:
     """Return a line a processor over the levels of on-chip memory, from the cores outwards; bytes
     are logarithmic.
 
-    ``processors`` are rows of :func:`helpers.hardware._devices.memory_inversion`: the bytes of all
-    instances of a level together. "L1, shared" is the larger of the two, which on many GPUs are one
-    memory. GPUs are solid lines, others dashed; what is unknown leaves a gap. A line that rises is
-    a pyramid, one that falls stands on its head.
+    ``processors`` are rows of :func:`helpers.studies.memory_hierarchy._inversion.memory_inversion`:
+    the bytes of all instances of a level together. "L1, shared" is the larger of the two, which on
+    many GPUs are one memory. GPUs are solid lines, others dashed; what is unknown leaves a gap. A
+    line that rises is a pyramid, one that falls stands on its head.
 
     Raises ValueError where no bytes are known. Lesson 01.
     """
