@@ -10,7 +10,6 @@ import html
 import math
 import numbers
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,17 +22,7 @@ if TYPE_CHECKING:
     import ipywidgets
 
 # Forms that show the same question's answer are told when it is locked.
-_waiting: weakref.WeakValueDictionary[int, _Listener] = weakref.WeakValueDictionary()
-
-
-class _Listener:
-    """Keeps the callback of an answer form for the lock of its question, for as long as the form
-    lives.
-    """
-
-    def __init__(self, question: str, refresh: Callable[[], None]) -> None:
-        self.question, self.refresh = question, refresh
-        _waiting[id(self)] = self
+_answer_forms: weakref.WeakSet[ipywidgets.Widget] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -175,9 +164,9 @@ def _question_form(question: str, unit: str) -> ipywidgets.Widget:
             return
         message.value = ""
         settle()
-        for listener in list(_waiting.values()):
-            if listener.question == question:
-                listener.refresh()
+        for form in list(_answer_forms):
+            if form.question == question:
+                form.refresh()
 
     button.on_click(submit)
     settle()
@@ -199,13 +188,8 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
     )
 
     def reveal() -> None:
-        store.mark_seen(answer.question, answer.unit)
-        entry = store.read().get(answer.question)
-        locked_answer = (
-            replace(answer, predicted=entry.value, after_answer=entry.after_answer)
-            if entry
-            else answer
-        )
+        entry = store.mark_seen(answer.question, answer.unit)
+        locked_answer = replace(answer, predicted=entry.value, after_answer=entry.after_answer)
         output.value = locked_answer._repr_html_()
         skip.layout.display = "none"
         beside.layout.display = ""
@@ -219,7 +203,8 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
 
     skip.on_click(lambda _: reveal())
     form = ipywidgets.VBox([output, skip, beside])
-    form.listener, form.beside = _Listener(answer.question, refresh), beside
+    form.question, form.refresh, form.beside = answer.question, refresh, beside
+    _answer_forms.add(form)
     refresh()
     return form
 
