@@ -501,59 +501,43 @@ def _compile_walk() -> Callable[..., tuple] | None:
 
 
 def _linked_walk(numbers, set_of, first_writes, any_writes, sets, ways, fetches_before_writing):
-    """The walk for numba: each set's lines are a doubly linked list by age, so a step costs the
+    """The walk for numba: each set's lines are a doubly linked circle by age, so a step costs the
     same for any ways.
     """
-    state = np.zeros(set_of.size, np.uint8)
-    newer, older = np.full(set_of.size, -1, np.int64), np.full(set_of.size, -1, np.int64)
-    newest, oldest = np.full(sets, -1, np.int64), np.full(sets, -1, np.int64)
+    count = set_of.size
+    state = np.zeros(count, np.uint8)
+    # beside the lines stands the end of each circle, between its newest and its oldest line
+    newer, older = np.arange(count + sets), np.arange(count + sets)
     line_counts = np.zeros(sets, np.int64)
-    next_lines, next_writes = (
-        np.empty(2 * numbers.size, np.int64),
-        np.empty(2 * numbers.size, np.bool_),
-    )
+    next_lines = np.empty(2 * numbers.size, np.int64)
+    next_writes = np.empty(2 * numbers.size, np.bool_)
     sent = misses = evictions = write_backs = 0
     for touch in range(numbers.size):
         line = numbers[touch]
-        set_index = set_of[line]
+        leaving, end = line, count + set_of[line]
         if state[line] == _ABSENT:
             misses += 1
             if fetches_before_writing or not first_writes[touch]:
                 next_lines[sent], next_writes[sent] = line, False
                 sent += 1
-            if line_counts[set_index] == ways:
-                victim = oldest[set_index]
-                oldest[set_index] = newer[victim]
-                if oldest[set_index] < 0:
-                    newest[set_index] = -1
-                else:
-                    older[oldest[set_index]] = -1
+            if line_counts[set_of[line]] == ways:
+                leaving = newer[end]
                 evictions += 1
-                if state[victim] == _DIRTY:
+                if state[leaving] == _DIRTY:
                     write_backs += 1
-                    next_lines[sent], next_writes[sent] = victim, True
+                    next_lines[sent], next_writes[sent] = leaving, True
                     sent += 1
-                state[victim] = _ABSENT
+                state[leaving] = _ABSENT
             else:
-                line_counts[set_index] += 1
-            state[line] = _DIRTY if any_writes[touch] else _CLEAN
-        else:
-            if any_writes[touch]:
-                state[line] = _DIRTY
-            if newest[set_index] == line:
-                continue
-            newer_one, older_one = newer[line], older[line]
-            older[newer_one] = older_one
-            if older_one < 0:
-                oldest[set_index] = newer_one
-            else:
-                newer[older_one] = newer_one
-        older[line], newer[line] = newest[set_index], -1
-        if newest[set_index] < 0:
-            oldest[set_index] = line
-        else:
-            newer[newest[set_index]] = line
-        newest[set_index] = line
+                line_counts[set_of[line]] += 1
+            state[line] = _CLEAN
+        if any_writes[touch]:
+            state[line] = _DIRTY
+        # the line that leaves its place; one that was in no circle stands between itself and itself
+        newer[older[leaving]], older[newer[leaving]] = newer[leaving], older[leaving]
+        newer[line], older[line] = end, older[end]
+        newer[older[end]] = line
+        older[end] = line
     dirty_lines = np.sum(state == _DIRTY)
     return (
         (misses, evictions, write_backs, dirty_lines),

@@ -27,6 +27,8 @@ from helpers.results import Record
 
 Kernel = Callable[..., Any]
 
+_END = object()  # of a thread that reaches no further barrier
+
 
 class KernelError(ValueError):
     """An error of a kernel: the thread, the element, and what to do. Lesson 02."""
@@ -299,7 +301,7 @@ def run_block(
         still_waiting = []
         for thread, steps in waiting:
             block.running.thread = thread
-            if _reaches_a_barrier(steps):
+            if next(steps, _END) is not _END:
                 still_waiting.append((thread, steps))
         if still_waiting and len(still_waiting) < threads:
             ended_thread = next(
@@ -313,15 +315,6 @@ def run_block(
         waiting = still_waiting
         block.running.barriers += bool(still_waiting)
     return block.running.barriers
-
-
-def _reaches_a_barrier(steps: Iterator[object]) -> bool:
-    """Run a thread to its next barrier; False when it ends first."""
-    try:
-        next(steps)
-    except StopIteration:
-        return False
-    return True
 
 
 ELEMENT_BYTES = 4  # float32

@@ -4,10 +4,6 @@ the bottom.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -27,9 +23,7 @@ from helpers.studies._paper import (
     tint,
     write,
 )
-
-if TYPE_CHECKING:
-    from helpers.studies.simulators.systolic import Frame, SystolicRun
+from helpers.studies.simulators.systolic._run import Frame, SystolicRun
 
 MOST_LABELLED = 8  # elements along a side of an array whose elements are large enough to write in
 _MOVES = {
@@ -59,25 +53,18 @@ def draw_array(run: SystolicRun, cycle: int, *, title: str = "") -> Figure:
     """
     frame = _frame(run, cycle)
     before = f"{title}: " if title else ""
-    view = _View(
-        run,
-        longest_title=max(
-            len(before + _describe_frame(run, run_frame)) for run_frame in run.frames
-        ),
-    )
+    view = _View(run, before)
     drawn, axes = paper(view.width, view.height, title=before + _describe_frame(run, frame))
-    _write_keys(axes, run, frame, view)
+    _write_keys(axes, frame, view)
     if view.labelled:
-        _draw_elements(axes, run, frame, view)
-        _draw_outside(axes, run, frame, view)
+        _draw_elements(axes, frame, view)
+        _draw_outside(axes, frame, view)
     else:
         _draw_coloured(axes, frame, view)
     return drawn
 
 
 def _frame(run: SystolicRun, cycle: int) -> Frame:
-    from helpers.studies.simulators.systolic import SystolicRun
-
     one_of(
         "run",
         run,
@@ -96,107 +83,66 @@ def _describe_frame(run: SystolicRun, frame: Frame) -> str:
     )
 
 
-@dataclass(frozen=True)
 class _View:
     """Where things stand, in inches: the same for every cycle of a run."""
 
-    run: SystolicRun
-    longest_title: int = 0
-
-    @property
-    def labelled(self) -> bool:
-        return max(self.run.rows, self.run.columns) <= MOST_LABELLED
-
-    @property
-    def gap(self) -> float:
-        """Between two elements."""
-        return 0.2 if self.labelled else 0.0
-
-    @property
-    def room(self) -> float:
-        """Between the array and what is outside."""
-        return self.gap or 0.08
-
-    @cached_property
-    def label(self) -> float:
-        """The width of the longest label."""
-        run = self.run
+    def __init__(self, run: SystolicRun, title: str = "") -> None:
+        self.run = run
+        self.labelled = max(run.rows, run.columns) <= MOST_LABELLED
+        left, top = ("b", "a") if run.dataflow == "input" else ("a", "b")
+        self.names = {"left": left, "top": top, "bottom": "c"}  # of the matrix that passes an edge
+        self.edges = self._streams()
+        self.gap = 0.2 if self.labelled else 0.0  # between two elements
+        self.room = self.gap or 0.08  # between the array and what is outside
+        # how many places there are at each edge: as many as its longest stream needs, or as fit
+        few = {
+            "left": max(1, 2 * run.rows // 3),
+            "top": max(1, run.columns // 2),
+            "bottom": max(1, run.rows // 3),
+        }
+        most = _MOST_OUTSIDE if self.labelled else few
+        self.places = {
+            edge: min(most[edge], _longest_stream(trace)) for edge, (trace, _) in self.edges.items()
+        }
         matrices = {"a": (run.m, run.k), "b": (run.k, run.n), "c": (run.m, run.n)}
         longest = max(
             len(_label(run, name, high * wide - 1)) for name, (high, wide) in matrices.items()
         )
-        return _LABEL_IN * longest + 0.07
+        self.label = _LABEL_IN * longest + 0.07
+        # width and height of an element, and of a place outside, which is one cycle
+        side = _SIDE_IN / max(run.rows, run.columns)
+        self.element = (2 * self.label + 0.14, 0.56) if self.labelled else (side, side)
+        self.place = (self.label + 0.1, _LINE_IN) if self.labelled else self.element
+        self.left = max(_LEFT_IN, _MORE_IN + self.places["left"] * self.place[0]) + self.room
+        self.top = max(_TOP_IN, _MORE_IN + self.places["top"] * self.place[1]) + self.room
+        self.right = self.corner(0, run.columns)[0] - self.gap
+        self.bottom = self.corner(run.rows, 0)[1] - self.gap
+        longest_title = max(len(title + _describe_frame(run, frame)) for frame in run.frames)
+        self.width = max(self.right + _MARGIN_IN, 2 * _MARGIN_IN + _TITLE_IN * longest_title)
+        below = self.room + self.places["bottom"] * self.place[1] + _MORE_IN
+        self.height = self.bottom + max(_BELOW_IN, below)
 
-    @cached_property
-    def element(self) -> tuple[float, float]:
-        """Width and height of an element."""
-        side = _SIDE_IN / max(self.run.rows, self.run.columns)
-        return (2 * self.label + 0.14, 0.56) if self.labelled else (side, side)
+    def operands(self, frame: Frame, edge: str) -> np.ndarray:
+        """Return the places of what moves over the left edge, or the top one, in each element."""
+        return frame.inputs if self.names[edge] == "a" else frame.filters
 
-    @cached_property
-    def place(self) -> tuple[float, float]:
-        """Width and height of a place outside, which is one cycle."""
-        return (self.label + 0.1, _LINE_IN) if self.labelled else self.element
-
-    @cached_property
-    def left(self) -> float:
-        return max(_LEFT_IN, _MORE_IN + self.places["left"] * self.place[0]) + self.room
-
-    @cached_property
-    def top(self) -> float:
-        return max(_TOP_IN, _MORE_IN + self.places["top"] * self.place[1]) + self.room
-
-    @cached_property
-    def right(self) -> float:
-        return self.corner(0, self.run.columns)[0] - self.gap
-
-    @cached_property
-    def bottom(self) -> float:
-        return self.corner(self.run.rows, 0)[1] - self.gap
-
-    @property
-    def width(self) -> float:
-        return max(self.right + _MARGIN_IN, 2 * _MARGIN_IN + _TITLE_IN * self.longest_title)
-
-    @property
-    def height(self) -> float:
-        return self.bottom + max(
-            _BELOW_IN, self.room + self.places["bottom"] * self.place[1] + _MORE_IN
-        )
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """How many places there are at each edge: as many as its longest stream needs, or as
-        fit.
-        """
-        rows, columns = self.run.rows, self.run.columns
-        few = {
-            "left": max(1, 2 * rows // 3),
-            "top": max(1, columns // 2),
-            "bottom": max(1, rows // 3),
-        }
-        most = _MOST_OUTSIDE if self.labelled else few
-        return {
-            edge: min(most[edge], _longest_stream(trace)) for edge, (trace, _) in self.edges.items()
-        }
-
-    @cached_property
-    def edges(self) -> dict[str, tuple[np.ndarray, int]]:
-        """The stream over each edge, an array of (cycles, rows or columns), and the way in time to
-        what stands at the edge.
+    def _streams(self) -> dict[str, tuple[np.ndarray, int]]:
+        """Return the stream over each edge, an array of (cycles, rows or columns), and the way in
+        time to what stands at the edge.
 
         At the left and the top it is what enters, in later cycles; below what has left, in earlier
         ones.
         """
         run, frames = self.run, self.run.frames
         empty = np.full(run.columns, -1)
-        leaving = "drain" if run.dataflow == "output" else "compute"
+        outputs_stay = run.dataflow == "output"
+        leaving = "drain" if outputs_stay else "compute"
+        into_left = [self.operands(frame, "left")[:, 0] for frame in frames]
         into_top = [
-            _downward(run, frame)[0] if run.dataflow == "output" or frame.phase == "load" else empty
+            self.operands(frame, "top")[0] if outputs_stay or frame.phase == "load" else empty
             for frame in frames
         ]
         out_of_last = [frame.sums[-1] if frame.phase == leaving else empty for frame in frames]
-        into_left = [_rightward(run, frame)[:, 0] for frame in frames]
         return {
             "left": (np.array(into_left), 1),
             "top": (np.array(into_top), 1),
@@ -248,29 +194,13 @@ def _longest_stream(trace: np.ndarray) -> int:
     return max(len(stream) for stream in np.split(busy, np.flatnonzero(np.diff(busy) > 1) + 1))
 
 
-def _rightward(run: SystolicRun, frame: Frame) -> np.ndarray:
-    return frame.filters if run.dataflow == "input" else frame.inputs
-
-
-def _downward(run: SystolicRun, frame: Frame) -> np.ndarray:
-    return frame.inputs if run.dataflow == "input" else frame.filters
-
-
-def _names(run: SystolicRun) -> dict[str, str]:
-    """Return which matrix passes each edge."""
-    return (
-        {"left": "b", "top": "a", "bottom": "c"}
-        if run.dataflow == "input"
-        else {"left": "a", "top": "b", "bottom": "c"}
-    )
-
-
 def _label(run: SystolicRun, name: str, place: int) -> str:
     row, column = divmod(place, run.k if name == "a" else run.n)
     return f"{name}{row},{column}" if max(run.m, run.n, run.k) > 10 else f"{name}{row}{column}"
 
 
-def _write_keys(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None:
+def _write_keys(axes: Axes, frame: Frame, view: _View) -> None:
+    run = view.run
     write(axes, _MARGIN_IN, 0.2, f"{run.dataflow}-stationary", ha="left", bold=True, size=11.5)
     tile = f"\ntile {frame.fold + 1} of {run.frames[-1].fold + 1}" if run.frames[-1].fold else ""
     write(
@@ -298,10 +228,10 @@ def _write_keys(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None
         write(axes, _MARGIN_IN + 0.3, y + 0.11, "moved in this cycle", size=10, ha="left")
 
 
-def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None:
-    names, (wide, high) = _names(run), view.element
-    rightward, downward = _rightward(run, frame), _downward(run, frame)
-    came_down = _came_down(run, frame)
+def _draw_elements(axes: Axes, frame: Frame, view: _View) -> None:
+    run, (wide, high) = view.run, view.element
+    rightward, downward = view.operands(frame, "left"), view.operands(frame, "top")
+    came_down = _came_down(frame, view)
     for row, column in np.ndindex(run.rows, run.columns):
         (x, y), active = view.corner(row, column), frame.active[row, column]
         box(
@@ -315,8 +245,8 @@ def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> N
         )
         ink, half = INK if active else QUIET, view.label / 2 + 0.05
         for operands, name, middle in (
-            (rightward, names["left"], x + half),
-            (downward, names["top"], x + wide - half),
+            (rightward, view.names["left"], x + half),
+            (downward, view.names["top"], x + wide - half),
         ):
             if operands[row, column] >= 0:
                 write(
@@ -336,27 +266,28 @@ def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> N
             _triangle(axes, x + wide / 2, y - view.gap / 2, right=False)
 
 
-def _came_down(run: SystolicRun, frame: Frame) -> np.ndarray:
+def _came_down(frame: Frame, view: _View) -> np.ndarray:
     """Return into which elements something came from above in this cycle: an operand, or the sum of
     the one above.
     """
+    run = view.run
     operands = frame.phase == "load" or (run.dataflow == "output" and frame.phase == "compute")
     before, now = (
-        _downward(run, step_frame) if operands else step_frame.sums
+        view.operands(step_frame, "top") if operands else step_frame.sums
         for step_frame in (run.frames[max(frame.cycle - 1, 0)], frame)
     )
     arrivals = (now >= 0) & ((now != before) | (frame.cycle == 0))
     return arrivals if operands else arrivals & (np.arange(run.rows)[:, None] > 0)
 
 
-def _draw_outside(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None:
+def _draw_outside(axes: Axes, frame: Frame, view: _View) -> None:
     wide, high = view.place
     for edge, places in view.outside(frame.cycle).items():
         colour, border = (DATA, INK) if edge == "bottom" else (_WAITING, "none")
         for away, line in np.argwhere(places >= 0):
             x, y = view.corner_outside(edge, line, away + 1)
             if away + 1 < len(places):
-                label = _label(run, _names(run)[edge], places[away, line])
+                label = _label(view.run, view.names[edge], places[away, line])
                 box(
                     axes,
                     x + 0.02,
@@ -381,16 +312,9 @@ def _draw_outside(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> No
 def _triangle(axes: Axes, x: float, y: float, *, right: bool) -> None:
     """Draw a triangle round (x, y) that points to the right or down."""
     half = _TRIANGLE_IN / 2
-    corners = (
-        [(-half, -half), (half, 0), (-half, half)]
-        if right
-        else [(-half, -half), (0, half), (half, -half)]
-    )
-    axes.add_artist(
-        Polygon(
-            [(x + right, y + down) for right, down in corners], facecolor=SENDING, edgecolor="none"
-        )
-    )
+    along, across = np.array([-half, half, -half]), np.array([-half, 0, half])
+    corners = (x + along, y + across) if right else (x + across, y + along)
+    axes.add_artist(Polygon(np.transpose(corners), facecolor=SENDING, edgecolor="none"))
 
 
 def _draw_coloured(axes: Axes, frame: Frame, view: _View) -> None:
