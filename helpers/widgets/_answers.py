@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from helpers import results, units
@@ -16,8 +15,7 @@ _CLOSE_RATIO = 1.1
 _NEVER_ZERO = ("x", "s", "B/s", "FLOP/s", "MAC/s", "FLOP/B", "Hz")
 
 
-@dataclass(frozen=True)
-class Answer(results.Result):
+class Answer(results.Record):
     """The numbers of one experiment, all in ``unit``; None where there is none.
 
     ``found`` is the answer and ``evidence`` what it rests on: ``measured`` here, ``counted``,

@@ -7,14 +7,12 @@ A live notebook shows two forms for a prediction: the question, and the answer t
 from __future__ import annotations
 
 import html
-import math
-import numbers
 import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from helpers import console
-from helpers.checks import one_of
+from helpers.checks import number, one_of
 from helpers.widgets import _store as store
 from helpers.widgets._answers import NO_PREDICTION, Answer, quantity, read_number
 
@@ -69,7 +67,7 @@ class Prediction:
             "published": published,
             "stated": stated,
         }
-        answers = {name: number for name, number in evidence_values.items() if number is not None}
+        answers = {name: value for name, value in evidence_values.items() if value is not None}
         if not answers and modelled is None:
             raise ValueError(
                 f"reveal what? Give modelled= or one of {', '.join(evidence_values)}, in the unit "
@@ -77,18 +75,16 @@ class Prediction:
             )
         if len(answers) > 1:
             raise ValueError(f"{' and '.join(answers)} are given; an answer rests on one of them")
-        for name, number in {"modelled": modelled, **answers}.items():
-            if number is not None and not (
-                isinstance(number, numbers.Real) and math.isfinite(number)
-            ):
-                raise ValueError(f"{name}={number!r} is no finite number in {self.unit}; give one")
+        for name, value in {"modelled": modelled, **answers}.items():
+            if value is not None:
+                number(name, value)
         if ("published" in answers) != bool(source):
             raise ValueError(
                 "a published number has its source, and no other has one: give published= and "
                 "source="
             )
-        [(evidence, value)] = answers.items() or [("measured", None)]
-        answer = Answer(self.question, self.unit, None, modelled, value, evidence, source)
+        [(evidence, found)] = answers.items() or [("measured", None)]
+        answer = Answer(self.question, self.unit, None, modelled, found, evidence, source)
         from IPython.display import display
 
         if console.is_headless():

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -315,21 +315,3 @@ def _curves(
         yscale="log" if picture.log_y else "linear",
     )
     return fig
-
-
-def at(inputs: Sequence[Input], formulas: Mapping[str, str], **setting: object) -> dict[str, float]:
-    """Return the values of the formulas at a setting: the start, but for the inputs that
-    ``setting`` names.
-
-    A menu takes the label of an option, a slider a number. Raises ValueError for an input or a
-    value that is not there. Lesson 11.
-    """
-    by_name = {control.name: control for control in inputs}
-    for name, value in setting.items():
-        control = by_name.get(name)
-        if control is None or value not in _choices(control):
-            raise ValueError(
-                f"{name}={value!r}: no input has this value; inputs are {', '.join(by_name)}"
-            )
-        by_name[name] = replace(control, start=value)  # type: ignore[arg-type]  # it is one of its own values
-    return evaluate(formulas, _start(tuple(by_name.values())))

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Polygon
 
 from helpers.checks import one_of, whole_number
 from helpers.studies._paper import (
@@ -32,9 +31,9 @@ _MOVES = {
     "input": "a stays in the elements,\nb moves right, sums move down",
 }
 _WAITING, _IDLE_EDGE = tint(DATA, 0.35), "#BBBBBB"
-_MOST_OUTSIDE = {"left": 7, "top": 5, "bottom": 5}  # places at an edge of a labelled array
-# of an array without labels; least rooms round an array
-_SIDE_IN, _LEFT_IN, _TOP_IN, _BELOW_IN = 4.6, 2.75, 0.75, 1.55
+_MOST_OUTSIDE = {"left": 7, "top": 5, "bottom": 5}  # places at an edge
+_GAP_IN = 0.2  # between two elements
+_LEFT_IN, _TOP_IN, _BELOW_IN = 2.75, 0.75, 1.55  # least rooms round an array
 _MARGIN_IN, _LINE_IN, _MORE_IN, _TRIANGLE_IN = 0.12, 0.27, 0.3, 0.1
 _LABEL_IN, _TITLE_IN = 0.085, 0.108  # a character at 9.5 points, and of a title
 
@@ -44,23 +43,20 @@ def draw_array(run: SystolicRun, cycle: int, *, title: str = "") -> Figure:
     idle ones empty.
 
     At the left and at the top operands wait, each as many places away as cycles; below are the
-    results that have left. In an array of at most 8 x 8 elements stands what each holds: a02 is row
-    0, column 2 of a, and c is a @ b; a triangle shows what moved in this cycle. Every cycle of a
-    run has the same size and everything in the same place, so the figures are frames for
-    :func:`play`. ``title`` stands before the cycle. Raises ValueError for a run that was simulated
-    without ``frames=True`` and for a cycle that is not there, TypeError for what is no run. Lesson
-    14.
+    results that have left. In each element stands what it holds: a02 is row 0, column 2 of a, and c
+    is a @ b; a triangle shows what moved in this cycle. Every cycle of a run has the same size and
+    everything in the same place, so the figures are frames for :func:`play`. ``title`` stands
+    before the cycle. Raises ValueError for a run that was simulated without ``frames=True``, for an
+    array of more than 8 x 8 elements and for a cycle that is not there, TypeError for what is no
+    run. Lesson 14.
     """
     frame = _frame(run, cycle)
     before = f"{title}: " if title else ""
     view = _View(run, before)
     drawn, axes = paper(view.width, view.height, title=before + _describe_frame(run, frame))
     _write_keys(axes, frame, view)
-    if view.labelled:
-        _draw_elements(axes, frame, view)
-        _draw_outside(axes, frame, view)
-    else:
-        _draw_coloured(axes, frame, view)
+    _draw_elements(axes, frame, view)
+    _draw_outside(axes, frame, view)
     return drawn
 
 
@@ -73,6 +69,11 @@ def _frame(run: SystolicRun, cycle: int) -> Frame:
     )
     if not run.frames:
         raise ValueError("this run has no frames to draw; simulate it with frames=True")
+    if max(run.rows, run.columns) > MOST_LABELLED:
+        raise ValueError(
+            f"the elements of an array of {run.rows} x {run.columns} are too small to write in; "
+            f"give one of at most {MOST_LABELLED} x {MOST_LABELLED}"
+        )
     return run.frames[whole_number("cycle", cycle, at_least=0, at_most=len(run.frames) - 1)]
 
 
@@ -88,21 +89,14 @@ class _View:
 
     def __init__(self, run: SystolicRun, title: str = "") -> None:
         self.run = run
-        self.labelled = max(run.rows, run.columns) <= MOST_LABELLED
         left, top = ("b", "a") if run.dataflow == "input" else ("a", "b")
         self.names = {"left": left, "top": top, "bottom": "c"}  # of the matrix that passes an edge
         self.edges = self._streams()
-        self.gap = 0.2 if self.labelled else 0.0  # between two elements
-        self.room = self.gap or 0.08  # between the array and what is outside
+        self.room = _GAP_IN  # between the array and what is outside
         # how many places there are at each edge: as many as its longest stream needs, or as fit
-        few = {
-            "left": max(1, 2 * run.rows // 3),
-            "top": max(1, run.columns // 2),
-            "bottom": max(1, run.rows // 3),
-        }
-        most = _MOST_OUTSIDE if self.labelled else few
         self.places = {
-            edge: min(most[edge], _longest_stream(trace)) for edge, (trace, _) in self.edges.items()
+            edge: min(_MOST_OUTSIDE[edge], _longest_stream(trace))
+            for edge, (trace, _) in self.edges.items()
         }
         matrices = {"a": (run.m, run.k), "b": (run.k, run.n), "c": (run.m, run.n)}
         longest = max(
@@ -110,13 +104,12 @@ class _View:
         )
         self.label = _LABEL_IN * longest + 0.07
         # width and height of an element, and of a place outside, which is one cycle
-        side = _SIDE_IN / max(run.rows, run.columns)
-        self.element = (2 * self.label + 0.14, 0.56) if self.labelled else (side, side)
-        self.place = (self.label + 0.1, _LINE_IN) if self.labelled else self.element
+        self.element = (2 * self.label + 0.14, 0.56)
+        self.place = (self.label + 0.1, _LINE_IN)
         self.left = max(_LEFT_IN, _MORE_IN + self.places["left"] * self.place[0]) + self.room
         self.top = max(_TOP_IN, _MORE_IN + self.places["top"] * self.place[1]) + self.room
-        self.right = self.corner(0, run.columns)[0] - self.gap
-        self.bottom = self.corner(run.rows, 0)[1] - self.gap
+        self.right = self.corner(0, run.columns)[0] - _GAP_IN
+        self.bottom = self.corner(run.rows, 0)[1] - _GAP_IN
         longest_title = max(len(title + _describe_frame(run, frame)) for frame in run.frames)
         self.width = max(self.right + _MARGIN_IN, 2 * _MARGIN_IN + _TITLE_IN * longest_title)
         below = self.room + self.places["bottom"] * self.place[1] + _MORE_IN
@@ -166,8 +159,8 @@ class _View:
     def corner(self, row: int, column: int) -> tuple[float, float]:
         """Return the upper left corner of an element."""
         return (
-            self.left + column * (self.element[0] + self.gap),
-            self.top + row * (self.element[1] + self.gap),
+            self.left + column * (self.element[0] + _GAP_IN),
+            self.top + row * (self.element[1] + _GAP_IN),
         )
 
     def corner_outside(self, edge: str, line: int, away: int) -> tuple[float, float]:
@@ -223,9 +216,8 @@ def _write_keys(axes: Axes, frame: Frame, view: _View) -> None:
     for name, colours in legend.items():
         keys(axes, _MARGIN_IN, y, {name: colours})
         y += _LINE_IN
-    if view.labelled:
-        _triangle(axes, _MARGIN_IN + 0.11, y + 0.11, right=True)
-        write(axes, _MARGIN_IN + 0.3, y + 0.11, "moved in this cycle", size=10, ha="left")
+    _triangle(axes, _MARGIN_IN + 0.11, y + 0.11, right=True)
+    write(axes, _MARGIN_IN + 0.3, y + 0.11, "moved in this cycle", size=10, ha="left")
 
 
 def _draw_elements(axes: Axes, frame: Frame, view: _View) -> None:
@@ -261,9 +253,9 @@ def _draw_elements(axes: Axes, frame: Frame, view: _View) -> None:
             label = _label(run, "c", int(frame.sums[row, column]))
             write(axes, x + wide / 2, y + high - 0.15, label, size=9.5, bold=True, colour=ink)
         if rightward[row, column] >= 0:
-            _triangle(axes, x - view.gap / 2, y + high / 2, right=True)
+            _triangle(axes, x - _GAP_IN / 2, y + high / 2, right=True)
         if came_down[row, column]:
-            _triangle(axes, x + wide / 2, y - view.gap / 2, right=False)
+            _triangle(axes, x + wide / 2, y - _GAP_IN / 2, right=False)
 
 
 def _came_down(frame: Frame, view: _View) -> np.ndarray:
@@ -315,45 +307,3 @@ def _triangle(axes: Axes, x: float, y: float, *, right: bool) -> None:
     along, across = np.array([-half, half, -half]), np.array([-half, 0, half])
     corners = (x + along, y + across) if right else (x + across, y + along)
     axes.add_artist(Polygon(np.transpose(corners), facecolor=SENDING, edgecolor="none"))
-
-
-def _draw_coloured(axes: Axes, frame: Frame, view: _View) -> None:
-    corner = view.corner(0, 0)
-    _draw_squares(axes, frame.active, corner, view.element[0], colour=COMPUTING)
-    size = view.right - view.left, view.bottom - view.top
-    axes.add_artist(Rectangle(corner, *size, facecolor="none", edgecolor=QUIET, linewidth=1))
-    for edge, places in view.outside(frame.cycle).items():
-        occupied = places[:-1] >= 0
-        if edge == "bottom":
-            _draw_squares(
-                axes, occupied, view.corner_outside(edge, 0, 1), view.element[0], colour=DATA
-            )
-        else:
-            farthest, outwards = view.corner_outside(edge, 0, len(occupied)), occupied[::-1]
-            _draw_squares(
-                axes,
-                outwards.T if edge == "left" else outwards,
-                farthest,
-                view.element[0],
-                colour=_WAITING,
-            )
-
-
-def _draw_squares(
-    axes: Axes, mask: np.ndarray, corner: tuple[float, float], side: float, *, colour: str
-) -> None:
-    """Draw a square of ``side`` inches for each true element of ``mask``, the first at
-    ``corner``.
-    """
-    (left, top), (high, wide) = corner, mask.shape
-    limits = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}  # a picture would set its own
-    axes.imshow(
-        mask,
-        cmap=ListedColormap(["white", colour]),
-        vmin=0,
-        vmax=1,
-        interpolation="nearest",
-        aspect="auto",
-        extent=(left, left + wide * side, top + high * side, top),
-    )
-    axes.set(**limits)
