@@ -224,8 +224,8 @@ def energy_costs() -> EnergyTable:
     table, sources = _table("energy")
     return EnergyTable(
         tuple(
-            EnergyCost(*cost, table["process_nm"], sources[source])
-            for *cost, source in table["rows"]
+            EnergyCost(name, kind, bits, least_pj, most_pj, table["process_nm"], sources[source])
+            for name, kind, bits, least_pj, most_pj, source in table["rows"]
         )
     )
 

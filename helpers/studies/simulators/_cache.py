@@ -395,16 +395,16 @@ def _simulate_level(
     else Python; both do the same.
     """
     ways = level.lines // level.sets
-    touched, *touch_writes = _merge_repeats(lines, writes)
-    compiled_walk = _compile_walk() if touched.size >= _COMPILED_FROM else None
+    touches = _merge_repeats(lines, writes)
+    compiled_walk = _compile_walk() if touches[0].size >= _COMPILED_FROM else None
     if compiled_walk is None:
         counts, next_lines, next_writes = _walk_in_python(
-            touched, *touch_writes, level.sets, ways, fetches_before_writing
+            *touches, level.sets, ways, fetches_before_writing
         )
     else:
-        numbers, known = _number_lines(touched)
+        numbers, known = _number_lines(touches[0])
         counts, next_numbers, next_writes = compiled_walk(
-            numbers, known % level.sets, *touch_writes, level.sets, ways, fetches_before_writing
+            numbers, known % level.sets, *touches[1:], level.sets, ways, fetches_before_writing
         )
         next_lines = known[next_numbers]
     misses, evictions, write_backs, dirty_lines = map(int, counts)

@@ -75,7 +75,18 @@ def tpu_applications() -> TpuApplications:
 
 def _application(row: list, source: Source) -> TpuApplication:
     name, millions, ops, batch, *percents, tops, error = row
-    shares = (percent / _PERCENT for percent in percents)
+    active, useful, stall, shift, non_matrix = (percent / _PERCENT for percent in percents)
     return TpuApplication(
-        name, millions * _MILLION, ops, batch, *shares, tops, error / _PERCENT, source
+        name,
+        millions * _MILLION,
+        ops,
+        batch,
+        active,
+        useful,
+        stall,
+        shift,
+        non_matrix,
+        tops,
+        error / _PERCENT,
+        source,
     )
