@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from helpers.checks import boolean, members, numbers, one_of, random_seed, whole_number
+from helpers.checks import members, numbers, one_of, random_seed, whole_number
 from helpers.results import Record
 
 _LAST_ADDRESS = 2**63 - 1
@@ -103,36 +103,22 @@ def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
     )
 
 
-def sequential(
-    count: int, *, element_bytes: int = 4, start: int = 0, writes: bool = False
-) -> AddressStream:
-    """Return accesses to ``count`` elements one after another, from the byte ``start``.
-
-    An element has ``element_bytes``; with ``writes`` it is written, else read. Lesson 01.
-    """
-    return strided(
-        count, stride_bytes=element_bytes, element_bytes=element_bytes, start=start, writes=writes
-    )
+def sequential(count: int) -> AddressStream:
+    """Return the loads of ``count`` numbers of 4 bytes one after another. Lesson 01."""
+    return strided(count, stride_bytes=4)
 
 
-def strided(
-    count: int, *, stride_bytes: int, element_bytes: int = 4, start: int = 0, writes: bool = False
-) -> AddressStream:
-    """Return accesses to ``count`` elements, each ``stride_bytes`` behind the one before, from the
-    byte ``start``.
+def strided(count: int, *, stride_bytes: int) -> AddressStream:
+    """Return the loads of ``count`` numbers of 4 bytes, each ``stride_bytes`` behind the last.
 
     >>> strided(3, stride_bytes=256).addresses.tolist()
     [0, 256, 512]
 
-    An element has ``element_bytes``; with ``writes`` it is written, else read. Lesson 02.
+    Lesson 02.
     """
-    boolean("writes", writes)
     whole_number("count", count, at_most=_MOST_ACCESSES)
     whole_number("stride_bytes", stride_bytes, at_most=_LAST_ADDRESS // _MOST_ACCESSES)
-    whole_number("start", start, at_least=0, at_most=_LAST_ADDRESS - stride_bytes * count)
-    return AddressStream(
-        start + stride_bytes * np.arange(count, dtype=np.int64), writes, element_bytes
-    )
+    return AddressStream(stride_bytes * np.arange(count, dtype=np.int64))
 
 
 def pointer_chase(

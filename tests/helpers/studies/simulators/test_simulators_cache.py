@@ -179,7 +179,7 @@ def test_a_sequence_misses_once_a_line(line_bytes):
     run = simulate_caches(cache.sequential(10_000), [CacheLevel(1024, line_bytes, 2)])
     assert run.levels[0].misses == -(-10_000 * 4 // line_bytes)
     written = simulate_caches(
-        cache.sequential(10_000, writes=True), [CacheLevel(1024, line_bytes, 2)]
+        AddressStream(4 * np.arange(10_000), True), [CacheLevel(1024, line_bytes, 2)]
     )
     assert written.levels[0].write_backs + written.levels[0].dirty_lines == written.levels[0].misses
 
@@ -226,8 +226,8 @@ def test_a_tiled_product_moves_what_the_formula_says(side):
 
 def test_an_access_across_a_border_touches_two_lines():
     aligned, shifted = (
-        cache.sequential(1000, element_bytes=64),
-        cache.sequential(1000, element_bytes=64, start=4),
+        AddressStream(64 * np.arange(1000), access_bytes=64),
+        AddressStream(64 * np.arange(1000) + 4, access_bytes=64),
     )
     level = CacheLevel(1024, 64)
     assert simulate_caches(aligned, [level]).split_accesses == 0
