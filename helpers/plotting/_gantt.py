@@ -127,11 +127,11 @@ def gantt(
     name_rows(axes, lanes, end=0.6)
     axes.set_xlabel(xlabel)
     axes.set_xlim(right=until)
-    if until is not None:
-        beyond = sorted({lanes.index(span.lane) for span in spans if span.end > until})
+    beyond = {lanes.index(span.lane) for span in spans if until is not None and span.end > until}
+    if until is not None and beyond:  # a line without points would change the picture
         axes.plot(
             [until] * len(beyond),
-            beyond,
+            sorted(beyond),
             ">",
             color="#222222",
             markersize=7,
