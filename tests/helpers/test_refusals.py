@@ -757,6 +757,10 @@ def pruning(share=0.5, model=None, **how):
     return lambda: sparsity.prune(model or helpers.LeNet(), share, **how)
 
 
+def product(right):
+    return lambda: sparsity.to_csr(torch.ones(2, 3)) @ right
+
+
 @table(
     (pruning(1.5), ValueError, "share=1.5; give a number from 0 to 1"),
     (pruning(-0.1), ValueError, "share=-0.1; give a number from 0 to 1"),
@@ -769,9 +773,19 @@ def pruning(share=0.5, model=None, **how):
         "pattern='4:8' is not known; give one of 'unstructured', '2:4'",
     ),
     (
+        pruning(scope="global"),
+        ValueError,
+        "scope='global' is not known; give one of 'layer', 'model'",
+    ),
+    (
         pruning(0.9, pattern="2:4"),
         ValueError,
         "removes two of every four weights, in each layer: give share=0.5",
+    ),
+    (
+        pruning(pattern="2:4", scope="model"),
+        ValueError,
+        "in each layer: give share=0.5 and no scope",
     ),
     (
         pruning(pattern="2:4"),
@@ -782,6 +796,20 @@ def pruning(share=0.5, model=None, **how):
         pruning(pattern="2:4", layers=["conv2"]),
         ValueError,
         "the 16 x 6 of conv2; it does so in none of these layers",
+    ),
+    (pruning(pattern="blocks"), ValueError, "such as block=(4, 4); give it there, and only there"),
+    (pruning(block=(4, 4)), ValueError, "and only there: pattern='unstructured', block=(4, 4)"),
+    (pruning(pattern="blocks", block=4), TypeError, "block=4 is an int; give a list of two sizes"),
+    (
+        pruning(pattern="blocks", block=(4,)),
+        ValueError,
+        "block=(4,) has 1 sizes; give two, such as (4, 4)",
+    ),
+    (pruning(pattern="blocks", block=(4, 0)), ValueError, "block[1]=0 is too small"),
+    (
+        pruning(pattern="neurons"),
+        ValueError,
+        "pattern='neurons' needs layers, because a neuron of the last one is",
     ),
     (
         pruning(layers="fc1"),
@@ -839,6 +867,27 @@ def pruning(share=0.5, model=None, **how):
         "(torch.bool, torch.strided, on cpu); give a dense one",
     ),
     (
+        lambda: sparsity.to_csr(torch.eye(6), block=(2, 4)),
+        ValueError,
+        "blocks of 2 x 4 do not divide a matrix of 6 x 6",
+    ),
+    (
+        lambda: sparsity.to_csr(torch.eye(2), index_dtype=torch.int8),
+        TypeError,
+        "give torch.int32 or torch.int64",
+    ),
+    (product([1, 2, 3]), TypeError, "the right side=[1, 2, 3] is a list"),
+    (
+        product(torch.ones(2)),
+        ValueError,
+        "has the shape (2,); give (3,) or (3, n), because the matrix is 2 x 3",
+    ),
+    (
+        product(torch.ones(3).double()),
+        TypeError,
+        "is torch.float64 on cpu; give torch.float32 on cpu",
+    ),
+    (
         lambda: sparsity.pack_2_4(torch.ones(2, 6)),
         ValueError,
         "the matrix is 2 x 6; 2:4 needs a number of columns",
@@ -862,6 +911,11 @@ def pruning(share=0.5, model=None, **how):
         lambda: sparsity.model_bytes("csr", 2, 2, kept=5),
         ValueError,
         "kept=5 is too large; give a whole number, 0 to 4",
+    ),
+    (
+        lambda: sparsity.model_bytes("csr", 2, 2, kept=5, block=(2, 3)),
+        ValueError,
+        "blocks of 2 x 3 do not divide",
     ),
     (lambda: sparsity.model_bytes("2:4", 2, 6), ValueError, "the matrix is 2 x 6; 2:4 needs"),
     (lambda: sparsity.model_bytes("dense", 2.5, 6), TypeError, "rows=2.5 is a float"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from helpers import steps
-from helpers.checks import choice, members, number, short
+from helpers.checks import choice, members, number, short, whole_number
 from helpers.results import Record
 
-PATTERNS = ("unstructured", "2:4")
+PATTERNS = ("unstructured", "2:4", "blocks", "neurons")
+SCOPES = ("layer", "model")
 
 
 class PrunedLayer(Record):
@@ -39,6 +40,7 @@ class Pruning(Record):
     """
 
     pattern: str
+    scope: str
     weights: int
     kept: int
     zeros: int
@@ -70,57 +72,99 @@ def prune(
     share: float,
     *,
     pattern: str = "unstructured",
+    scope: str = "layer",
+    block: Sequence[int] | None = None,
     layers: Iterable[str] | None = None,
 ) -> tuple[nn.Module, Pruning]:
     """Return a copy of ``model`` with the ``share`` of its weights that are nearest to zero
     removed, and a report.
 
-    The model itself is not touched. ``pattern`` says what is removed of each layer:
+    The model itself is not touched. ``pattern`` says what is removed together, and ranked by its
+    mean magnitude:
 
-    * "unstructured": the smallest weights.
+    * "unstructured": single weights.
     * "2:4": the two smallest of every four neighbours in a row of :func:`weight_matrix`; its share
       is 0.5.
+    * "blocks": blocks of that matrix, of ``block`` = (outputs, inputs).
+    * "neurons": rows of it, each with its bias: the neuron's output is zero. A neuron of the last
+      layer is an output of the model, so ``layers`` says in which ones.
 
+    With ``scope`` "layer" each layer loses the share, with "model" the smallest of all layers go.
     Of n, round(share x n) are removed: zeros that are there already go first, and of equals those
     that stand first. Pruned are linear layers and convolutions (not transposed ones), or those of
-    them that ``layers`` names; biases stay. A weight that several layers share is pruned once.
+    them that ``layers`` names; biases stay, but for neurons. A weight that several layers share is
+    pruned once.
 
     The zeros stay in training, because their gradient is zero; in a copy of the copy they do not.
 
     Raises TypeError or ValueError for an argument that is not accepted, a pattern that does not fit
-    a layer (4 does not divide its inputs), and a model without a layer to prune; ModelError for a
-    model that cannot be copied, or whose weights have no values.
+    a layer (4, or the block, does not divide its inputs), and a model without a layer to prune;
+    ModelError for a model that cannot be copied, or whose weights have no values.
     """
     steps.check_model(model)
     share = number("share", share)
-    if not 0 <= share <= 1:
-        raise ValueError(f"share={share:g}; give a number from 0 to 1 (0.9 keeps one in ten)")
-    choice("pattern", pattern, PATTERNS)
-    if pattern == "2:4" and share != 0.5:
-        raise ValueError(
-            "pattern='2:4' removes two of every four weights, in each layer: give share=0.5"
-        )
+    tile = _tile(share, pattern, scope, block)
     pruned = steps.copied_model(model, torch.clone)
-    parts = _choose_layers(pruned, layers)
-    if pattern == "2:4":
-        _check_fours(parts)
+    parts = _choose_layers(pruned, layers, pattern)
+    _check_fit(parts, pattern, tile)
     with torch.no_grad():
-        for layer in parts.values():
-            sizes = weight_matrix(layer).abs()
-            removed = _two_of_four(sizes) if pattern == "2:4" else _smallest(sizes, share)
-            _remove(layer.weight, removed.view(layer.weight.movedim(1, -1).shape).movedim(-1, 1))
+        sizes = [weight_matrix(layer).abs() for layer in parts.values()]
+        removed = (
+            [_two_of_four(size) for size in sizes]
+            if pattern == "2:4"
+            else _smallest(sizes, share, tile, scope)
+        )
+        for layer, rows in zip(parts.values(), removed, strict=True):
+            _remove(layer.weight, rows.view(layer.weight.movedim(1, -1).shape).movedim(-1, 1))
+            if pattern == "neurons" and layer.bias is not None:
+                _remove(layer.bias, rows[:, 0])
     pruned_layers = tuple(_count_layer(name, layer) for name, layer in parts.items())
     weights, zeros = (
         sum(getattr(layer, field) for layer in pruned_layers) for field in ("weights", "zeros")
     )
-    return pruned, Pruning(pattern, weights, weights - zeros, zeros, zeros / weights, pruned_layers)
+    return pruned, Pruning(
+        pattern, scope, weights, weights - zeros, zeros, zeros / weights, pruned_layers
+    )
 
 
 def _is_prunable(layer: nn.Module) -> TypeGuard[_ConvNd | nn.Linear]:
     return isinstance(layer, _ConvNd | nn.Linear) and not isinstance(layer, _ConvTransposeNd)
 
 
-def _choose_layers(model: nn.Module, layers: Any) -> dict[str, _ConvNd | nn.Linear]:
+def _tile(share: float, pattern: Any, scope: Any, block: Any) -> tuple[int, int | None]:
+    """Return the rows and columns that are removed together, None for all columns; check the
+    arguments of ``prune``.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"share={share:g}; give a number from 0 to 1 (0.9 keeps one in ten)")
+    choice("pattern", pattern, PATTERNS)
+    choice("scope", scope, SCOPES)
+    if pattern == "2:4" and (share != 0.5 or scope != "layer"):
+        raise ValueError(
+            "pattern='2:4' removes two of every four weights, in each layer: give share=0.5 and no "
+            "scope"
+        )
+    if (block is not None) != (pattern == "blocks"):
+        raise ValueError(
+            "block is the outputs and inputs of pattern='blocks', such as block=(4, 4); give it "
+            f"there, and only there: pattern={pattern!r}, block={short(block)}"
+        )
+    return (
+        checked_block(block)
+        if pattern == "blocks"
+        else (1, {"unstructured": 1, "2:4": 4}.get(pattern))
+    )
+
+
+def checked_block(block: Any) -> tuple[int, int]:
+    """Return ``block`` as two sizes; raise TypeError or ValueError for another value."""
+    sizes = members("block", block, "two sizes, such as (4, 4)")
+    if len(sizes) != 2:
+        raise ValueError(f"block={short(block)} has {len(sizes)} sizes; give two, such as (4, 4)")
+    return whole_number("block[0]", sizes[0]), whole_number("block[1]", sizes[1])
+
+
+def _choose_layers(model: nn.Module, layers: Any, pattern: str) -> dict[str, _ConvNd | nn.Linear]:
     """Return the layers to prune by their names, one for each weight."""
     prunable = {
         name or type(layer).__name__: layer
@@ -131,6 +175,11 @@ def _choose_layers(model: nn.Module, layers: Any) -> dict[str, _ConvNd | nn.Line
         raise ValueError(
             f"{type(model).__name__} has no convolution and no linear layer; give a model that has "
             "one"
+        )
+    if layers is None and pattern == "neurons":
+        raise ValueError(
+            "pattern='neurons' needs layers, because a neuron of the last one is an output of the "
+            f"model; give some of {short(list(prunable))}"
         )
     names = (
         list(prunable) if layers is None else members("layers", layers, "names of layers", kind=str)
@@ -156,9 +205,16 @@ def _choose_layers(model: nn.Module, layers: Any) -> dict[str, _ConvNd | nn.Line
     return {name: prunable[name] for name in name_of_weight.values()}
 
 
-def _check_fours(layers: dict[str, _ConvNd | nn.Linear]) -> None:
-    """Raise ValueError, naming those that fit, where 4 does not divide a layer's inputs."""
-    fit = [name for name, layer in layers.items() if layer.weight.shape[1] % 4 == 0]
+def _check_fit(layers: dict[str, Any], pattern: str, tile: tuple[int, int | None]) -> None:
+    """Raise ValueError, naming those that fit, where the tile does not divide a layer's outputs and
+    its inputs.
+    """
+    rows, columns = tile
+    fit = [
+        name
+        for name, layer in layers.items()
+        if layer.weight.shape[0] % rows == 0 and layer.weight.shape[1] % (columns or 1) == 0
+    ]
     wrong = next((name for name in layers if name not in fit), None)
     if wrong is not None:
         outputs, inputs = layers[wrong].weight.shape[:2]
@@ -168,8 +224,8 @@ def _check_fours(layers: dict[str, _ConvNd | nn.Linear]) -> None:
             else "it does so in none of these layers"
         )
         raise ValueError(
-            "pattern='2:4' goes by 1 x 4 weights (outputs x inputs), which does not divide the "
-            f"{outputs} x {inputs} of {wrong}; {advice}"
+            f"pattern={pattern!r} goes by {rows} x {columns} weights (outputs x inputs), which "
+            f"does not divide the {outputs} x {inputs} of {wrong}; {advice}"
         )
 
 
@@ -182,20 +238,52 @@ def _two_of_four(sizes: Tensor) -> Tensor:
     return torch.zeros_like(groups, dtype=torch.bool).scatter_(2, smallest, True).flatten(1)
 
 
-def _smallest(sizes: Tensor, share: float) -> Tensor:
-    """Return which weights go: the share of them that is smallest, of equals the first, and NaN
-    last.
+def _smallest(
+    sizes: list[Tensor], share: float, tile: tuple[int, int | None], scope: str
+) -> list[Tensor]:
+    """Return which weights of each matrix go: the share of its tiles, or of all tiles, with the
+    smallest mean.
     """
-    smallest = torch.zeros(sizes.numel(), dtype=torch.bool, device=sizes.device)
-    smallest[sizes.flatten().argsort(stable=True)[: round(share * len(smallest))]] = True
-    return smallest.view_as(sizes)
+    means = [
+        split_tiles(matrix, (tile[0], tile[1] or matrix.shape[1])).mean((2, 3), dtype=torch.float64)
+        for matrix in sizes
+    ]
+    ranked = [matrix.flatten().to(means[0].device) for matrix in means]
+    groups = [torch.cat(ranked)] if scope == "model" else ranked
+    lowest = torch.cat([_lowest(group, round(share * len(group))) for group in groups])
+    removed = [
+        part.view(mean.shape).to(mean.device)
+        for part, mean in zip(lowest.split([len(matrix) for matrix in ranked]), means, strict=True)
+    ]
+    return [
+        tile_mask.repeat_interleave(tile[0], 0).repeat_interleave(
+            matrix.shape[1] // tile_mask.shape[1], 1
+        )
+        for tile_mask, matrix in zip(removed, sizes, strict=True)
+    ]
+
+
+def split_tiles(matrix: Tensor, tile: tuple[int, int]) -> Tensor:
+    """Return a view of the matrix as (tiles down, tiles across, rows of a tile, columns of a
+    tile).
+    """
+    (rows, columns), (down, across) = matrix.shape, tile
+    return matrix.reshape(rows // down, down, columns // across, across).transpose(1, 2)
+
+
+def _lowest(values: Tensor, count: int) -> Tensor:
+    """Return which ``count`` of the values are lowest: of equals the first, and NaN last."""
+    chosen = torch.zeros_like(values, dtype=torch.bool)
+    chosen[values.argsort(stable=True)[:count]] = True
+    return chosen
 
 
 def _remove(parameter: Tensor, removed: Tensor) -> None:
     """Set the removed weights to zero, and their gradients in all training to come."""
     parameter.masked_fill_(removed, 0)
-    # a frozen parameter takes no hook, and may be trained later
-    requires_grad = parameter.requires_grad
+    requires_grad = (
+        parameter.requires_grad
+    )  # a frozen parameter takes no hook, and may be trained later
     parameter.requires_grad_(True).register_hook(
         lambda gradient: gradient.masked_fill(removed.to(gradient.device), 0)  # the model may move
     )

@@ -1,4 +1,6 @@
-"""Formats without zeros against the arrays of scipy and PyTorch, bytes against formulas."""
+"""Formats without zeros against the arrays of scipy and PyTorch, bytes against formulas, products
+against scipy.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from hypothesis import given, strategies as st
 from torch import nn
 from torch.sparse import _semi_structured_conversions as conversions
 
-from helpers.studies.sparsity import model_bytes, pack_2_4, prune, to_csr, weight_matrix
+from helpers.studies.sparsity import _formats, model_bytes, pack_2_4, prune, to_csr, weight_matrix
 from tests.properties import repeatable
 
 
@@ -36,37 +38,54 @@ SIDES, SHARES = st.integers(1, 12), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
 
 @st.composite
 def matrices(draw, dtypes=(torch.float64,)):
-    """Draw a matrix."""
-    shape = draw(SIDES), draw(SIDES)
-    return matrix_of(shape, draw(SHARES), draw(st.sampled_from(dtypes)), draw(st.integers(0, 999)))
+    """Draw a matrix of whole blocks, a block's shape (half of them are numbers), and an index's
+    type.
+    """
+    block = draw(st.just((1, 1)) | st.tuples(SIDES, SIDES))
+    shape = tuple(draw(SIDES) * side for side in block)
+    matrix = matrix_of(
+        shape, draw(SHARES), draw(st.sampled_from(dtypes)), draw(st.integers(0, 999))
+    )
+    return matrix, block, draw(st.sampled_from([torch.int32, torch.int64]))
 
 
 @repeatable(examples=100)
-@given(matrices())
-def test_rows_are_those_of_scipy(matrix):
-    require_scipys(matrix)
+@given(matrices(), st.integers(0, 5))
+def test_rows_or_blocks_and_their_product_are_those_of_scipy(drawn, right_columns):
+    require_scipys(*drawn, right_columns)
 
 
-def require_scipys(matrix):
-    csr, theirs = to_csr(matrix), scipy.sparse.csr_matrix(matrix.numpy())
+def require_scipys(matrix, block, index_dtype, right_columns=3):
+    csr = to_csr(matrix, block=block, index_dtype=index_dtype)
+    theirs = scipy.sparse.csr_matrix(matrix.numpy())
+    if block != (1, 1):
+        theirs = scipy.sparse.bsr_matrix(matrix.numpy(), blocksize=block)
+        theirs.sort_indices()
     assert np.array_equal(csr.values, theirs.data)
     assert np.array_equal(csr.column_indices, theirs.indices)
     assert np.array_equal(csr.row_starts, theirs.indptr)
-    assert csr.column_indices.dtype == csr.row_starts.dtype == torch.int64
+    assert csr.column_indices.dtype == csr.row_starts.dtype == index_dtype
+    assert torch.equal(csr.dense(), matrix)
     assert csr.kept == len(theirs.data)
+    for shape in ((matrix.shape[1],), (matrix.shape[1], right_columns)):
+        right = matrix_of(shape, 0, seed=1)
+        assert np.array_equal(csr @ right, theirs @ right.numpy())
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.filterwarnings("ignore:Sparse (CSR|BSR) tensor support:UserWarning")
 @repeatable(examples=100)
 @given(matrices((torch.float16, torch.float32, torch.int8)))
-def test_bytes_are_those_of_pytorch_and_of_the_formulas(matrix):
-    sizes = {"value_bytes": matrix.itemsize, "index_bytes": 8}
-    csr = to_csr(matrix)
-    assert csr.stored_bytes == model_bytes("csr", *matrix.shape, kept=csr.kept, **sizes)
+def test_bytes_are_those_of_pytorch_and_of_the_formulas(drawn):
+    matrix, block, index_dtype = drawn
+    sizes = {"value_bytes": matrix.itemsize, "index_bytes": index_dtype.itemsize}
+    csr = to_csr(matrix, block=block, index_dtype=index_dtype)
+    assert csr.stored_bytes == model_bytes(
+        "csr", *matrix.shape, kept=csr.kept, block=block, **sizes
+    )
     assert csr.dense_bytes == matrix.nbytes == model_bytes("dense", *matrix.shape, **sizes)
-    theirs = matrix.to_sparse_csr()
+    theirs = matrix.to_sparse_csr() if block == (1, 1) else matrix.to_sparse_bsr(block)
     indices = theirs.col_indices().numel() + theirs.crow_indices().numel()
-    assert csr.stored_bytes == theirs.values().nbytes + 8 * indices
+    assert csr.stored_bytes == theirs.values().nbytes + index_dtype.itemsize * indices
 
 
 def test_half_of_the_weights_in_csr_take_half_as_much_again():
@@ -80,31 +99,59 @@ def test_half_of_the_weights_in_csr_take_half_as_much_again():
 
 
 def test_zeros_are_skipped():
+    csr = to_csr(torch.tensor([[0.0, 2], [0, 0]]))
+    assert (csr @ torch.tensor([float("inf"), 3])).tolist() == [6, 0]
     assert to_csr(torch.tensor([[float("nan"), -0.0]])).kept == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [
+        (torch.float32, 1e-6),
+        (torch.float64, 1e-14),
+        (torch.float16, 1e-3),
+        (torch.bfloat16, 1e-2),
+        (torch.complex64, 1e-6),
+    ],
+)
+def test_products_of_other_types(dtype, tolerance):
+    torch.manual_seed(0)
+    matrix, right = torch.randn(30, 200, dtype=dtype), torch.randn(200, 4, dtype=dtype)
+    matrix[torch.rand(30, 200) < 0.8] = 0
+    for block in ((1, 1), (5, 4)):
+        product = to_csr(matrix, block=block) @ right
+        exact = matrix.to(torch.complex128) @ right.to(torch.complex128)
+        assert product.dtype == dtype
+        assert torch.linalg.norm(product.to(exact.dtype) - exact) < tolerance * torch.linalg.norm(
+            exact
+        )
+    whole = matrix_of((30, 200), 0.8, torch.int64), matrix_of((200, 4), 0, torch.int64)
+    assert torch.equal(to_csr(whole[0]) @ whole[1], whole[0] @ whole[1])
+
+
+def test_a_long_sum_in_float16_does_not_stop_growing():
+    ones = torch.ones(1, 5000, dtype=torch.float16)
+    assert (to_csr(ones) @ ones[0]).tolist() == [5000]
 
 
 def test_views_and_gradients_are_no_obstacle():
     weight = nn.Parameter(matrix_of((24, 40), 0.5)).T
-    assert not to_csr(weight).values.requires_grad
-    require_scipys(weight.detach())
-    packed = pack_2_4(torch.tensor([[0, 1.0], [2, 3], [0, 0], [4, 0]]).T)
-    assert torch.equal(unpacked(packed)[0], torch.tensor([0, 2.0, 0, 4]))
+    csr = to_csr(weight, block=(4, 3))
+    assert torch.equal(csr.dense(), weight)
+    assert not csr.values.requires_grad
+    assert torch.equal(csr @ matrix_of((5, 24), 0).T, weight.detach() @ matrix_of((5, 24), 0).T)
+    assert torch.equal(
+        pack_2_4(torch.tensor([[0, 1.0], [2, 3], [0, 0], [4, 0]]).T).dense()[0],
+        torch.tensor([0, 2.0, 0, 4]),
+    )
 
 
 def test_empty_matrices():
     for rows, columns in ((0, 4), (4, 0)):
         empty = torch.zeros(rows, columns)
-        assert (to_csr(empty).kept, to_csr(empty).row_starts.tolist()) == (0, [0] * (rows + 1))
-        assert torch.equal(unpacked(pack_2_4(empty)), empty)
-
-
-def unpacked(packed):
-    """Return the whole matrix, value by value."""
-    matrix = torch.zeros(packed.rows, packed.columns, dtype=packed.values.dtype)
-    places = [byte >> shift & 3 for byte in packed.indices.tolist() for shift in (0, 2, 4, 6)]
-    for number, value in enumerate(packed.values.cpu().flatten()):
-        matrix.view(-1)[number // 2 * 4 + places[number]] = value
-    return matrix
+        assert torch.equal(to_csr(empty) @ torch.ones(columns, 3), torch.zeros(rows, 3))
+        assert torch.equal(to_csr(empty).dense(), empty)
+        assert torch.equal(pack_2_4(empty).dense(), empty)
 
 
 def fours():
@@ -120,7 +167,7 @@ def test_every_group_of_four_comes_back_and_takes_four_bits():
     assert len(groups) == 11
     for shape in ((11, 4), (1, 44)):
         packed = pack_2_4(groups.view(shape))
-        assert torch.equal(unpacked(packed), groups.view(shape))
+        assert torch.equal(packed.dense(), groups.view(shape))
         assert packed.values.shape == (shape[0], shape[1] // 2)
         assert packed.indices.tolist() == pack_2_4(groups).indices.tolist()
         # 11 groups, two in a byte
@@ -155,7 +202,7 @@ def test_pytorchs_own_conversion_stores_the_same(dtype):
     assert torch.equal(packed.values, values)
     assert torch.equal(packed.indices, reordered.view(-1)[order].view(torch.uint8))
     assert torch.equal(
-        unpacked(packed), conversions.sparse_semi_structured_to_dense_cutlass(values, reordered)
+        packed.dense(), conversions.sparse_semi_structured_to_dense_cutlass(values, reordered)
     )
 
 
@@ -167,7 +214,7 @@ def test_any_matrix_of_two_in_four_comes_back(rows, groups, data):
     )
     matrix = torch.tensor(lines).view(rows, 4 * groups)
     packed = pack_2_4(matrix)
-    assert torch.equal(unpacked(packed), matrix)
+    assert torch.equal(packed.dense(), matrix)
     assert (
         packed.stored_bytes
         == packed.values.nbytes + packed.indices.nbytes
@@ -199,30 +246,47 @@ def test_bytes_of_two_of_four(dtype, share):
         == model_bytes("2:4", 1, 12, value_bytes=matrix.itemsize)
         == 6 * matrix.itemsize + 2
     )
-    assert torch.equal(unpacked(packed).float(), matrix.float())
+    assert torch.equal(packed.dense().float(), matrix.float())
 
 
 def test_a_pruned_convolution_packs():
     conv, _ = prune(nn.Conv2d(8, 6, 3), 0.5, pattern="2:4")
-    assert torch.equal(unpacked(pack_2_4(weight_matrix(conv))), weight_matrix(conv))
+    assert torch.equal(pack_2_4(weight_matrix(conv)).dense(), weight_matrix(conv))
 
 
 def test_results_are_shown_without_their_tensors():
-    csr = to_csr(torch.eye(4))
+    csr = to_csr(torch.eye(4), block=(2, 2))
     assert csr.table().to_dict("records") == [
-        {"rows": 4, "columns": 4, "kept": 4, "stored_bytes": 88, "dense_bytes": 64}
+        {"rows": 4, "columns": 4, "block": (2, 2), "kept": 2, "stored_bytes": 72, "dense_bytes": 64}
     ]
     assert "tensor" not in str(csr) + str(pack_2_4(torch.eye(4)))
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_cuda_the_same_is_stored():
-    matrix = matrix_of((36, 48), 0.9)
-    here, there = to_csr(matrix), to_csr(matrix.cuda())
-    assert there.values.is_cuda
-    for name in ("values", "column_indices", "row_starts"):
-        assert torch.equal(getattr(there, name).cpu(), getattr(here, name))
+def test_on_cuda_the_same_is_stored_and_computed():
+    matrix, right = matrix_of((36, 48), 0.9), matrix_of((48, 3), 0, seed=1)
+    for block in ((1, 1), (4, 4)):
+        here, there = to_csr(matrix, block=block), to_csr(matrix.cuda(), block=block)
+        assert there.values.is_cuda
+        assert torch.equal(there.column_indices.cpu(), here.column_indices)
+        assert torch.equal((there @ right.cuda()).cpu(), here @ right)
+        assert torch.equal(there.dense().cpu(), matrix)
     packed = pack_2_4(fours().cuda())
     assert torch.equal(packed.indices.cpu(), pack_2_4(fours()).indices)
-    assert torch.equal(unpacked(packed), fours())
+    assert torch.equal(packed.dense().cpu(), fours())
+
+
+@pytest.mark.parametrize(("owner", "name", "wrong", "seen_by"), [
+    (_formats.Csr, "_rows", lambda csr: torch.arange(csr.kept) % (len(csr.row_starts) - 1),
+     lambda: require_scipys(matrix_of((12, 16), 0.5), (1, 1), torch.int64)),
+    (_formats, "split_tiles",
+     lambda matrix, tile: matrix.reshape(-1, matrix.shape[1] // tile[1], *tile),
+     lambda: require_scipys(matrix_of((36, 48), 0.9), (4, 4), torch.int64)),
+    (_formats, "_row_numbers", lambda places: places.flip(1),
+     test_every_group_of_four_comes_back_and_takes_four_bits),
+])  # fmt: skip
+def test_a_planted_fault_is_seen(monkeypatch, owner, name, wrong, seen_by):
+    monkeypatch.setattr(owner, name, wrong)
+    with pytest.raises((AssertionError, IndexError, RuntimeError)):
+        seen_by()

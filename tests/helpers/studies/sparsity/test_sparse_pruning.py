@@ -1,4 +1,6 @@
-"""Pruning against torch.nn.utils.prune, and brute force over every choice."""
+"""Pruning against torch.nn.utils.prune, brute force over every choice, and a network that is really
+smaller.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,16 @@ def with_weights(values):
 
 
 @pytest.mark.parametrize("share", [0, 0.001, 0.29, 0.5, 0.9, 0.987, 1])
-def test_single_weights_go_as_in_pytorch(share):
+@pytest.mark.parametrize("scope", ["layer", "model"])
+def test_single_weights_go_as_in_pytorch(share, scope):
     model, theirs = lenet(), lenet()
     parts = [(layer, "weight") for layer in theirs.children() if hasattr(layer, "weight")]
-    for part in parts:
-        torch_prune.l1_unstructured(*part, amount=float(share))
-    pruned, report = prune(model, share)
+    if scope == "model":
+        torch_prune.global_unstructured(parts, torch_prune.L1Unstructured, amount=float(share))
+    else:
+        for part in parts:
+            torch_prune.l1_unstructured(*part, amount=float(share))
+    pruned, report = prune(model, share, scope=scope)
     for row, (layer, _) in zip(report.layers, parts, strict=True):
         mine = pruned.get_submodule(row.layer)
         assert torch.equal(mine.weight, layer.weight)
@@ -60,6 +66,8 @@ def test_single_weights_go_as_in_pytorch(share):
         == 41_070
     )
     assert report.zeros == sum(row.zeros for row in report.layers)
+    if scope == "model":
+        assert report.zeros == round(share * report.weights)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.77])
@@ -67,11 +75,16 @@ def test_of_equal_weights_exactly_the_asked_number_goes_the_first_ones(share):
     model = net_of(nn.Linear(30, 7), nn.Linear(7, 10))
     for layer in model:
         layer.weight.data.sign_()
-    pruned, _ = prune(model, share)
-    zeros = [(layer.weight == 0).flatten() for layer in pruned]
-    assert [gone.nonzero().flatten().tolist() for gone in zeros] == [
-        list(range(count)) for count in (round(share * 210), round(share * 70))
-    ]
+    for scope, each in (
+        ("layer", [round(share * 210), round(share * 70)]),
+        ("model", [round(share * 280)]),
+    ):
+        pruned, _ = prune(model, share, scope=scope)
+        zeros = [(layer.weight == 0).flatten() for layer in pruned]
+        zeros = [torch.cat(zeros)] if scope == "model" else zeros
+        assert [gone.nonzero().flatten().tolist() for gone in zeros] == [
+            list(range(count)) for count in each
+        ]
 
 
 def best_two(group):
@@ -109,6 +122,37 @@ def test_in_a_convolution_two_of_four_are_input_channels_at_one_place_of_the_ker
     assert torch.equal(pruned.bias, conv.bias)
 
 
+def smallest_blocks(matrix, block, share):
+    """Blocks one by one, and a sort that keeps the order of equals."""
+    down, across = block
+    corners = [
+        (r, c) for r in range(0, matrix.shape[0], down) for c in range(0, matrix.shape[1], across)
+    ]
+    corners.sort(key=lambda at: np.abs(matrix[at[0] : at[0] + down, at[1] : at[1] + across]).sum())
+    expected = matrix.copy()
+    for r, c in corners[: round(share * len(corners))]:
+        expected[r : r + down, c : c + across] = 0
+    return expected
+
+
+@pytest.mark.parametrize("block", [(1, 1), (4, 4), (2, 8), (12, 1), (1, 16), (12, 16)])
+def test_blocks_go_whole(block):
+    model = net_of(nn.Linear(16, 12, dtype=torch.float64))
+    for share in (0.0, 0.3, 0.5, 1.0):
+        pruned, _ = prune(model, share, pattern="blocks", block=block)
+        assert np.array_equal(
+            pruned[0].weight.detach(),
+            smallest_blocks(model[0].weight.detach().numpy(), block, share),
+        )
+
+
+def test_blocks_of_a_convolution_are_blocks_of_its_matrix():
+    conv = nn.Conv2d(6, 4, 3, dtype=torch.float64)
+    (pruned,), _ = prune(nn.Sequential(conv), 0.5, pattern="blocks", block=(2, 3))
+    expected = smallest_blocks(weight_matrix(conv).numpy(), (2, 3), 0.5)
+    assert np.array_equal(weight_matrix(pruned), expected)
+
+
 def test_the_matrix_of_a_convolution_computes_it():
     conv, images = (
         nn.Conv2d(4, 6, 3, dtype=torch.float64),
@@ -117,6 +161,47 @@ def test_the_matrix_of_a_convolution_computes_it():
     channels_last = images.movedim(1, -1).flatten()
     assert torch.allclose(weight_matrix(conv) @ channels_last + conv.bias, conv(images).flatten())
     assert weight_matrix(nn.Linear(3, 2)).shape == (2, 3)
+
+
+def test_neurons_go_as_in_pytorch():
+    model, theirs = lenet(), lenet()
+    pruned, _ = prune(model, 0.5, pattern="neurons", layers=["conv2", "fc1"])
+    for name in ("conv2", "fc1"):
+        torch_prune.ln_structured(theirs.get_submodule(name), "weight", amount=0.5, n=1, dim=0)
+        assert torch.equal(pruned.get_submodule(name).weight, theirs.get_submodule(name).weight)
+    for name in ("conv1", "fc2", "fc3"):
+        assert torch.equal(pruned.get_submodule(name).weight, model.get_submodule(name).weight)
+
+
+def test_a_network_without_the_neurons_says_the_same():
+    """Rows and columns are really taken away: so the removed neurons' biases must be gone as
+    well.
+    """
+    model = lenet().double()
+    pruned, report = prune(model, 0.5, pattern="neurons", layers=["fc1", "fc2"])
+    small = lenet(hidden=60).double()
+    small.load_state_dict(
+        {
+            **small.state_dict(),
+            **{
+                name: value for name, value in model.state_dict().items() if name.startswith("conv")
+            },
+        }
+    )
+    kept1, kept2 = ((pruned.get_submodule(name).weight != 0).any(1) for name in ("fc1", "fc2"))
+    assert (int(kept1.sum()), int(kept2.sum())) == (60, 30)
+    with torch.no_grad():
+        for name, rows, columns in (
+            ("fc1", kept1, slice(None)),
+            ("fc2", kept2, kept1),
+            ("fc3", slice(None), kept2),
+        ):
+            layer, old = small.get_submodule(name), model.get_submodule(name)
+            layer.weight.copy_(old.weight[rows][:, columns])
+            layer.bias.copy_(old.bias[rows])
+        images = torch.randn(9, 1, 28, 28, dtype=torch.float64)
+        assert torch.allclose(pruned(images), small(images), atol=1e-12)
+    assert [row.zeros_share for row in report.layers] == [0.5, 0.5]
 
 
 def state_of(model):
@@ -139,8 +224,9 @@ def same_state(before, after):
     )
 
 
-@pytest.mark.parametrize("how", [{"share": 0.5}, {"share": 0.9, "layers": ["0"]},
+@pytest.mark.parametrize("how", [{"share": 0.5}, {"share": 0.9, "scope": "model"},
                                  {"share": 0.5, "pattern": "2:4", "layers": ["0", "4"]},
+                                 {"share": 0.5, "pattern": "neurons", "layers": ["0"]},
                                  {"share": 0.5, "pattern": "2:4"}])  # fmt: skip
 def test_the_model_stays_as_it_was_also_after_a_refusal(how):
     model = net_of(
@@ -191,7 +277,7 @@ def trained(model, which, steps=3):
 
 
 @pytest.mark.parametrize("which", range(3))
-@pytest.mark.parametrize("pattern", ["unstructured", "2:4"])
+@pytest.mark.parametrize("pattern", ["unstructured", "2:4", "neurons"])
 def test_training_keeps_the_zeros_and_changes_the_others(which, pattern):
     model = net_of(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
     model[0].weight.requires_grad_(False)  # frozen when pruned, trained later
@@ -222,7 +308,16 @@ def test_a_shared_weight_is_counted_once_and_stays_shared():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
-@pytest.mark.parametrize("how", [{}, {"pattern": "2:4"}])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"scope": "model"},
+        {"pattern": "2:4"},
+        {"pattern": "blocks", "block": (2, 4)},
+        {"pattern": "neurons", "layers": ["0"]},
+    ],
+)
 def test_other_types_lose_as_many(dtype, how):
     model = nn.Sequential(nn.Linear(8, 6, dtype=dtype))
     pruned, report = prune(model, 0.5, **how)
@@ -231,6 +326,14 @@ def test_other_types_lose_as_many(dtype, how):
     assert torch.equal(
         pruned[0].weight[pruned[0].weight != 0], model[0].weight[pruned[0].weight != 0]
     )
+
+
+@pytest.mark.parametrize("rows", [[[1, 1 + 2**-10], [1, 1]], [[60_000, 50_000], [-40_000, 50_000]]])
+def test_neurons_in_float16_are_ranked_as_they_are(rows):
+    """In float16 the first two means are equal, and the others' sums infinite."""
+    layer = with_weights(rows).half()
+    pruned, _ = prune(layer, 0.5, pattern="neurons", layers=["Linear"])
+    assert (pruned.weight == 0).all(1).tolist() == [False, True]
 
 
 def test_what_is_no_number_is_not_small():
@@ -287,7 +390,12 @@ def test_where_no_gradients_are_kept_it_prunes_as_well(mode):
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_the_same_weights_go():
-    for how in ({}, {"pattern": "2:4", "layers": LINEAR}):
+    for how in (
+        {},
+        {"scope": "model"},
+        {"pattern": "2:4", "layers": LINEAR},
+        {"pattern": "neurons", "layers": ["fc1"]},
+    ):
         here, _ = prune(lenet(), 0.5, **how)
         there, _ = prune(lenet().cuda(), 0.5, **how)
         assert all(
@@ -305,7 +413,7 @@ def test_on_cuda_the_same_weights_go():
     [
         (
             "_two_of_four",
-            lambda sizes: _pruning._smallest(sizes, 0.5),
+            lambda sizes: _pruning._lowest(sizes.flatten(), sizes.numel() // 2).view_as(sizes),
             test_two_of_four_keeps_the_most_of_every_choice,
         ),
         (
@@ -314,8 +422,8 @@ def test_on_cuda_the_same_weights_go():
             lambda: test_training_keeps_the_zeros_and_changes_the_others(0, "unstructured"),
         ),
         (
-            "_smallest",
-            lambda sizes, share: sizes <= sizes.flatten().quantile(share),
+            "_lowest",
+            lambda values, count: values <= values.kthvalue(max(count, 1)).values,
             lambda: test_of_equal_weights_exactly_the_asked_number_goes_the_first_ones(0.3),
         ),
         (
