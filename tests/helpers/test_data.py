@@ -1,7 +1,13 @@
+import contextlib
 import gzip
+import hashlib
+import http.server
 import importlib.util
 import pickle
 import socket
+import struct
+import sys
+import threading
 from pathlib import Path
 
 import nbclient
@@ -15,6 +21,13 @@ from helpers import console, data
 from helpers.checks import whole_number
 from helpers.data import make_MNIST_loader
 
+FOUR_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
 
 @pytest.fixture
 def no_network(monkeypatch):
@@ -24,6 +37,12 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket, "create_connection", refuse)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HELPERS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -141,6 +160,11 @@ def test_batch_size_above_the_digits_is_one_batch_and_said(notices):
         ),
         ({"batch_size": 8, "num_workers": 1.5}, TypeError, "num_workers=1.5 is a float"),
         (
+            {"batch_size": 8, "source": "kaggle"},
+            ValueError,
+            "source='kaggle' is not known; give one of 'packaged', ",
+        ),
+        (
             {"batch_size": 8, "split": "all"},
             ValueError,
             "split='all' is not known; give one of 'train', 'test'",
@@ -234,3 +258,150 @@ def test_workers_serve_a_notebook():
     ).execute()
     (output,) = notebook.cells[0].outputs
     assert output.data["text/plain"] == "[4000, 4000]"
+
+
+# The full MNIST, through torchvision
+
+
+def idx_files() -> dict[str, bytes]:
+    """Twelve and five invented digits in MNIST's own format (IDX: magic, sizes, bytes)."""
+    files = {}
+    for name, count in (("train", 12), ("t10k", 5)):
+        pixels = (np.arange(count * 784) % 256).astype(np.uint8)
+        files[f"{name}-images-idx3-ubyte"] = (
+            struct.pack(">IIII", 2051, count, 28, 28) + pixels.tobytes()
+        )
+        files[f"{name}-labels-idx1-ubyte"] = struct.pack(">II", 2049, count) + bytes(
+            i % 10 for i in range(count)
+        )
+    return files
+
+
+@contextlib.contextmanager
+def served(answers: dict[str, bytes], *, silent: threading.Event | None = None):
+    """Serve ``answers`` on the loopback; count the requests; say nothing until ``silent`` is set,
+    if given.
+    """
+    requests = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            requests.append(self.path)
+            if silent is not None:
+                silent.wait(20)
+            content = answers.get(self.path.lstrip("/"))
+            self.send_response(200 if content is not None else 404)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(content or b"")
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", requests
+    finally:
+        if silent is not None:
+            silent.set()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def archives(monkeypatch):
+    """Archives of invented digits, with torchvision's list of checksums changed to fit."""
+    from torchvision.datasets import MNIST
+
+    packed = {
+        f"{name}.gz": gzip.compress(content, mtime=0) for name, content in idx_files().items()
+    }
+    monkeypatch.setattr(
+        MNIST, "resources", [(name, hashlib.md5(packed[name]).hexdigest()) for name in packed]
+    )
+    monkeypatch.setattr(MNIST, "mirrors", [])
+    return packed
+
+
+def from_mirror(monkeypatch, *urls):
+    from torchvision.datasets import MNIST
+
+    monkeypatch.setattr(MNIST, "mirrors", list(urls))
+
+
+def test_full_mnist_is_downloaded_once_and_read(cache, archives, monkeypatch):
+    with served(archives) as (url, requests):
+        from_mirror(monkeypatch, url)
+        train = make_MNIST_loader(5, source="torchvision")
+        test = make_MNIST_loader(5, source="torchvision", split="test")
+    assert sorted(requests) == sorted(f"/{name}" for name in archives)
+    assert (len(train.dataset), len(test.dataset)) == (12, 5)
+    images, labels = test.dataset.tensors
+    assert images.shape == (5, 1, 28, 28)
+    assert labels.tolist() == [0, 1, 2, 3, 4]
+    assert np.array_equal(pixels_of(images).ravel(), np.arange(5 * 784) % 256)
+
+
+def test_the_second_mirror_serves_when_the_first_does_not(cache, archives, monkeypatch):
+    with served({}) as (bad, _), served(archives) as (good, _):
+        from_mirror(monkeypatch, bad, good)
+        assert len(make_MNIST_loader(5, source="torchvision").dataset) == 12
+
+
+def test_without_a_network_the_message_names_the_packaged_digits(cache, no_network):
+    with pytest.raises(
+        ConnectionError, match=r"could not be downloaded.*unreachable.*source='packaged'"
+    ):
+        make_MNIST_loader(8, source="torchvision")
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_a_download_that_is_not_the_file_is_not_kept(cache, archives, monkeypatch):
+    with served({name: content[:-3] for name, content in archives.items()}) as (url, _):
+        from_mirror(monkeypatch, url)
+        with pytest.raises(ConnectionError, match=r"wrong checksum.*source='packaged'"):
+            make_MNIST_loader(8, source="torchvision")
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
+def test_a_silent_server_ends_in_a_clear_error(cache, archives, monkeypatch):
+    monkeypatch.setattr(data, "_SILENCE_LIMIT_S", 0.2)
+    with served(archives, silent=threading.Event()) as (url, _):
+        from_mirror(monkeypatch, url)
+        with pytest.raises(ConnectionError, match=r"timed out.*source='packaged'"):
+            make_MNIST_loader(8, source="torchvision")
+
+
+def test_a_slow_server_ends_in_a_clear_error(cache, archives, monkeypatch):
+    monkeypatch.setattr(data, "_DOWNLOAD_LIMIT_S", 0.0)
+    with served(archives) as (url, _):
+        from_mirror(monkeypatch, url)
+        with pytest.raises(ConnectionError, match="not finished after 0 s"):
+            make_MNIST_loader(8, source="torchvision")
+
+
+def test_damaged_files_in_the_cache_are_mended_with_a_notice(cache, archives, monkeypatch, notices):
+    with served(archives) as (url, requests):
+        from_mirror(monkeypatch, url)
+        make_MNIST_loader(5, source="torchvision")
+        (raw,) = {path.parent for path in cache.rglob("*-ubyte.gz")}
+        (raw / FOUR_FILES[0]).write_bytes(b"junk")
+        (raw / f"{FOUR_FILES[1]}.gz").write_bytes(b"junk")
+        del requests[:]
+        images, _ = make_MNIST_loader(5, source="torchvision").dataset.tensors
+    assert requests == [f"/{FOUR_FILES[1]}.gz"]
+    assert np.array_equal(pixels_of(images).ravel(), np.arange(12 * 784) % 256)
+    assert len(notices) == 2
+    assert all("is damaged" in line for line in notices)
+
+
+def test_without_torchvision_the_message_names_the_packaged_digits(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchvision.datasets", None)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"torchvision does not import here.*source='packaged'"
+    ):
+        make_MNIST_loader(8, source="torchvision")
