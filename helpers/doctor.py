@@ -28,7 +28,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -365,11 +364,8 @@ def _check_cuda() -> str:
 def _check_compiler() -> str:
     """Compile three lines of C++ into a library, load it and call it."""
     native = _import_module("helpers.native")
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        _translate_native_errors(),
-    ):
-        library = native.compile_cpp(_CPP_PROGRAM, folder=Path(folder))
+    with _native_folder() as folder:
+        library = native.compile_cpp(_CPP_PROGRAM, folder=folder)
         answer = library.function("int course_answer(int n)")(49)
     if answer != 7:
         repair = "install the compiler again, or set CXX to another one"
@@ -382,11 +378,8 @@ def _check_nvrtc() -> str:
     """Compile a kernel with the NVRTC of torch's wheels, and disassemble it."""
     _import_module("torch")
     native = _import_module("helpers.native")
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        _translate_native_errors(),
-    ):
-        cubin = native.compile_cuda(_CUDA_PROGRAM, folder=Path(folder))
+    with _native_folder() as folder:
+        cubin = native.compile_cuda(_CUDA_PROGRAM, folder=folder)
         census = native.census(cubin)
     instructions = census.total - census.padding
     return (
@@ -399,7 +392,7 @@ def _check_nvrtc() -> str:
 def _check_disassembler() -> str:
     """Start objdump."""
     tools = _import_module("helpers.native._tools")
-    with _translate_native_errors():
+    with _native_folder():
         process = tools.run_tool([tools.find_objdump(), "--version"], limit_s=10)
     if process.returncode != 0:
         reason = _first_line(process.stderr) or f"exit status {process.returncode}"
@@ -424,15 +417,12 @@ def _open_file_limit() -> float:
     return math.inf if soft == resource.RLIM_INFINITY else soft
 
 
-def _spec(name: str) -> ModuleSpec | None:
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
-
-
 def _version(name: str) -> str:
-    if _spec(_IMPORTED_AS.get(name, name.replace("-", "_"))) is None:
+    try:
+        spec = importlib.util.find_spec(_IMPORTED_AS.get(name, name.replace("-", "_")))
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
         return "not installed"
     try:
         return importlib.metadata.version(name)
@@ -443,17 +433,14 @@ def _version(name: str) -> str:
 def _is_satisfied(requirement: str) -> bool:
     from packaging.requirements import Requirement  # matplotlib needs it too
 
-    parsed_requirement = Requirement(requirement)
-    if parsed_requirement.marker is not None and not parsed_requirement.marker.evaluate(
-        {"extra": "course"}
-    ):
+    needed = Requirement(requirement)
+    if needed.marker is not None and not needed.marker.evaluate({"extra": "course"}):
         return True
     try:
-        return parsed_requirement.specifier.contains(
-            importlib.metadata.version(parsed_requirement.name), prereleases=True
-        )
+        version = importlib.metadata.version(needed.name)
     except importlib.metadata.PackageNotFoundError:
         return False
+    return needed.specifier.contains(version, prereleases=True)
 
 
 def _import_module(name: str, remedy: str = _SETUP) -> Any:
@@ -469,14 +456,17 @@ def _import_module(name: str, remedy: str = _SETUP) -> Any:
 
 
 @contextlib.contextmanager
-def _translate_native_errors() -> Iterator[None]:
-    """Turn an error of ``helpers.native`` into a check's: the problem's first line, its remedy."""
+def _native_folder() -> Iterator[Path]:
+    """Yield a temporary folder, and turn an error of ``helpers.native`` into a check's: the
+    problem's first line, its remedy.
+    """
     from helpers.native import NativeError
 
-    try:
-        yield
-    except NativeError as error:
-        raise _DoesNotWorkError(_first_line(error.problem), error.remedy) from error
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        try:
+            yield Path(folder)
+        except NativeError as error:
+            raise _DoesNotWorkError(_first_line(error.problem), error.remedy) from error
 
 
 def _hide_private_names(text: str) -> str:

@@ -29,7 +29,16 @@ VARIANTS = ("standard", "lecture")
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class LeNet(nn.Module):
+class _Chain(nn.Module):
+    """Layers that run one after another, in the order in which they were made."""
+
+    def _run(self, x: torch.Tensor) -> torch.Tensor:
+        for name in self._modules:
+            x = getattr(self, name)(x)
+        return x
+
+
+class LeNet(_Chain):
     """LeNet for digits: two convolutions, three fully connected layers; images (N, 1, 28, 28) to
     logits (N, 10).
 
@@ -71,14 +80,10 @@ class LeNet(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits, (N, 10), of images (N, 1, 28, 28)."""
         _check_images(images)
-        x = self.pool1(self.relu1(self.conv1(images)))
-        x = self.flatten(self.pool2(self.relu2(self.conv2(x))))
-        x = self.relu4(self.fc2(self.relu3(self.fc1(x))))
-        logits = self.fc3(x)
-        return self.relu5(logits) if self.variant == "lecture" else logits
+        return self._run(images)
 
 
-class BasicFCModel(nn.Module):
+class BasicFCModel(_Chain):
     """Fully connected network of ``layers`` linear layers; images of ``inputs`` values to logits
     (N, outputs).
 
@@ -117,7 +122,6 @@ class BasicFCModel(nn.Module):
                 self.add_module(f"relu{number}", nn.ReLU())
         if self.variant == "lecture":
             self.relu1 = nn.ReLU()
-        self._order = tuple(self._modules)
 
     @property
     def example_shape(self) -> tuple[int, int]:
@@ -129,13 +133,10 @@ class BasicFCModel(nn.Module):
         values.
         """
         _check_values(images, self.inputs)
-        x = images
-        for name in self._order:
-            x = getattr(self, name)(x)
-        return x
+        return self._run(images)
 
 
-class AlexNet(nn.Module):
+class AlexNet(_Chain):
     """AlexNet as it was trained in 2012, two towers in one piece: images (N, 3, size, size) to
     logits (N, classes).
 
@@ -206,7 +207,6 @@ class AlexNet(nn.Module):
         self.relu7 = nn.ReLU()
         self.drop7 = nn.Dropout(0.5)
         self.fc8 = nn.Linear(self.hidden, self.classes)
-        self._order = tuple(self._modules)
 
     @property
     def example_shape(self) -> tuple[int, int, int, int]:
@@ -216,10 +216,7 @@ class AlexNet(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits, (N, classes), of images (N, 3, size, size)."""
         _check_colour(images, self.size)
-        x = images
-        for name in self._order:
-            x = getattr(self, name)(x)
-        return x
+        return self._run(images)
 
 
 class TowerNorm(nn.Module):
@@ -314,12 +311,8 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(
             DecoderBlock(**sizes, attend=attend) for _ in range(whole_number("layers", layers))
         )
-        self.heads, self.kv_heads, self.hidden, self.head_width = (
-            heads,
-            sizes["kv_heads"],
-            hidden,
-            width // heads,
-        )
+        self.heads, self.kv_heads, self.hidden = heads, sizes["kv_heads"], hidden
+        self.head_width = width // heads
         self.norm = nn.LayerNorm(width, bias=False)
         self.head = nn.Linear(width, vocabulary, bias=False)
 

@@ -320,22 +320,17 @@ def _commit() -> str:
     """Return the commit of the code that measured, with '+' where files were changed since;
     'unknown' outside git.
     """
-    git = ["git", "-C", str(Path(__file__).parent)]
+    file = Path(__file__)
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(file.parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
     try:
-        subprocess.run(
-            [*git, "ls-files", "--error-unmatch", Path(__file__).name],
-            capture_output=True,
-            check=True,
-        )
-        commit = subprocess.run(
-            [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        )
-        status = subprocess.run(
-            [*git, "status", "--porcelain"], capture_output=True, text=True, check=True
-        )
+        git("ls-files", "--error-unmatch", file.name)
+        return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return commit.stdout.strip() + ("+" if status.stdout.strip() else "")
 
 
 def _folder(folder: Path | None) -> Path:
@@ -369,10 +364,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for lesson in chosen.lessons:
             _require_recorders(lesson)
+        folder = _folder(chosen.folder)
     except ValueError as error:
         parser.error(str(error))
-    try:
-        folder = _folder(chosen.folder)
     except FileNotFoundError as error:
         parser.error(f"{error}; or give --folder")
     try:

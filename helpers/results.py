@@ -68,7 +68,7 @@ _PLAIN_SUFFIXES = {
 }
 _EXACT_FLOATS = 2**53
 _PLAIN_TYPES = (bool, int, float, str)
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # as json writes them, and float reads them
 
 
 class Result:
@@ -89,10 +89,8 @@ class Result:
         for name, part in _parts(self):
             lines += [f"  {label(name)}", _indent(str(part))]
         for name, rows in _tables(self):
-            lines += [
-                f"  {label(name)}",
-                _indent(printed(_frame(rows)).to_string(index=False, max_colwidth=None)),
-            ]
+            text = printed(_frame(rows)).to_string(index=False, max_colwidth=None)
+            lines += [f"  {label(name)}", _indent(text)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -320,15 +318,10 @@ def _plain_number(value: float) -> str:
 
 def _suffix(name: str) -> str | None:
     one_of("name", name, str, "a field's name as text")
-    suffixes = [*_SUFFIX_UNITS, *_PLAIN_SUFFIXES]
-    return next(
-        (
-            suffix
-            for suffix in suffixes
-            if (name == suffix and len(suffix) > 1) or name.endswith(f"_{suffix}")
-        ),
-        None,
-    )
+    for suffix in (*_SUFFIX_UNITS, *_PLAIN_SUFFIXES):
+        if (name == suffix and len(suffix) > 1) or name.endswith(f"_{suffix}"):
+            return suffix
+    return None
 
 
 def _python_scalar(value: Any) -> Any:
@@ -340,9 +333,7 @@ def _python_scalar(value: Any) -> Any:
 
 def _is_rows(value: Any) -> bool:
     return (
-        isinstance(value, tuple)
-        and len(value) > 0
-        and all(isinstance(item, Result) for item in value)
+        isinstance(value, tuple) and bool(value) and all(isinstance(item, Result) for item in value)
     )
 
 
@@ -363,14 +354,10 @@ def _tables(result: Result) -> list[tuple[str, tuple[Result, ...]]]:
 
 
 def _row(result: Result) -> dict[str, Any]:
-    row = {
-        name: _python_scalar(value)
-        for name, value in result._shown()
-        if not isinstance(value, Result)
-    }
+    row = {name: _python_scalar(value) for name, value in _scalars(result)}
     for name, part in _parts(result):
         row |= {f"{name}_{inner}": value for inner, value in _row(part).items()}
-    return {name: value for name, value in row.items() if not _is_rows(value)}
+    return row
 
 
 def _frame(rows: tuple[Result, ...]) -> pd.DataFrame:
@@ -416,9 +403,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return next(
-            name for name, number in _NOT_FINITE.items() if repr(number) == repr(float(value))
-        )
+        return json.dumps(value)
     return value
 
 
@@ -449,8 +434,8 @@ def _restore(hint: Any, value: Any) -> Any:
         return {key_type(key): _restore(arguments[1], item) for key, item in value.items()}
     if isinstance(origin, type) and issubclass(origin, Result):
         return from_dict(origin, value)
-    if hint is float and isinstance(value, str) and value in _NOT_FINITE:
-        return _NOT_FINITE[value]
+    if hint is float and value in _NOT_FINITE:
+        return float(value)
     if hint in _PLAIN_TYPES and not _is_a(hint, value):
         raise ValueError(f"{value!r:.80} is {type(value).__name__}")
     return int(value) if hint is int else value

@@ -34,7 +34,7 @@ not_yet = NotYet()
 class _Outcome:
     goal: str
     problem: str  # "" where the check passed
-    unwritten: bool = False
+    unwritten: bool
 
 
 class Checks:
@@ -84,35 +84,31 @@ class Checks:
             f"{name(self._function)}({', '.join(short(argument) for argument in arguments)})"
         )
         if self._is_stub:
-            self._outcomes.append(_Outcome(goal, f"{call_text} does nothing yet", unwritten=True))
+            self._note(goal, f"{call_text} does nothing yet", unwritten=True)
             return
         copies = [copy_data(argument) for argument in arguments]
         try:
             got = call(self._function, *copies) if call else self._function(*copies)
         except Exception as error:
             self._answered = False
-            self._outcomes.append(
-                _Outcome(
-                    goal,
-                    f"{call_text} raised {_describe_error(error, (self._function, *arguments))}",
-                )
-            )
+            values = (self._function, *arguments)
+            self._note(goal, f"{call_text} raised {_describe_error(error, values)}")
             return
         self._answered = not isinstance(got, NotYet)
         if not self._answered:
-            self._outcomes.append(
-                _Outcome(goal, f"{call_text} still returns not_yet", unwritten=True)
-            )
+            self._note(goal, f"{call_text} still returns not_yet", unwritten=True)
             return
         try:
-            problem = _difference(call_text, got, expected, mistakes or {})
-            problem = problem or _type_problem(call_text, got, kind)
-            problem = problem or (_change(arguments, copies) if unchanged else "")
+            problem = (
+                _difference(call_text, got, expected, mistakes or {})
+                or _type_problem(call_text, got, kind)
+                or (_change(arguments, copies) if unchanged else "")
+            )
         except Exception as error:
             # of what the reader returned, such as a tensor without elements to read
             of_type = f"an answer of type {type(got).__name__}"
             problem = f"{call_text} gave {of_type} that cannot be compared: {type(error).__name__}"
-        self._outcomes.append(_Outcome(goal, problem))
+        self._note(goal, problem)
 
     def holds(self, goal: str, condition: object, *, otherwise: str) -> None:
         """Hold the last call to ``condition``, such as a count of its operations; ``otherwise``
@@ -124,9 +120,10 @@ class Checks:
         if not self._answered:
             otherwise = "the call above gave no answer"
         passed = bool(condition) and self._answered
-        self._outcomes.append(
-            _Outcome(goal, "" if passed else otherwise, unwritten=self._all_unwritten())
-        )
+        self._note(goal, "" if passed else otherwise, unwritten=self._all_unwritten())
+
+    def _note(self, goal: str, problem: str, *, unwritten: bool = False) -> None:
+        self._outcomes.append(_Outcome(goal, problem, unwritten))
 
     def report(self) -> None:
         """Print "not yet", or a line a goal with its problem, and in the end that the hidden checks
@@ -189,13 +186,13 @@ class Checks:
             print(f"  {'not reached' if problem else 'reached':<11}  {goal}")
             for line in problem.splitlines():
                 print(f"               {line}")
-        return sum(bool(problem) for problem in problems.values())
+        return sum(map(bool, problems.values()))
 
     def score(self) -> float:
         """Return the number of goals that every check so far found reached: the points that
         nbgrader takes.
         """
-        return float(sum(not problem for problem in self._problems().values()))
+        return float(list(self._problems().values()).count(""))
 
     def _problems(self) -> dict[str, str]:
         """Return each goal with the first problem that a check found, "" where none did."""
@@ -215,7 +212,13 @@ def _difference(call_text: str, got: object, expected: object, mistakes: Mapping
     if agree(got, expected):
         return ""
     got_text, expected_text = tell_apart(got, expected)
-    return f"{call_text} gave {got_text}, expected {expected_text}{_explanation(got, mistakes)}"
+    sentence = (
+        "A function without return gives None"
+        if got is None
+        else next((mistakes[mistaken] for mistaken in mistakes if agree(got, mistaken)), "")
+    )
+    difference = f"{call_text} gave {got_text}, expected {expected_text}"
+    return f"{difference}\n{sentence}" if sentence else difference
 
 
 def _change(arguments: Sequence[object], copies: Sequence[object]) -> str:
@@ -237,33 +240,16 @@ def _type_problem(call_text: str, got: object, kind: type | tuple[type, ...]) ->
     """
     if isinstance(got, kind):
         return ""
-    needed_types = " or ".join(
-        _type_name(accepted_type)
-        for accepted_type in (kind if isinstance(kind, tuple) else (kind,))
-    )
-    got_type = _type_name(type(got))
+    needed_types = " or ".join(map(_type_name, kind if isinstance(kind, tuple) else (kind,)))
     return (
-        f"{call_text} gave the right value as {got_type}, but the cells below need {needed_types}: "
-        "return that"
+        f"{call_text} gave the right value as {_type_name(type(got))}, but the cells below need "
+        f"{needed_types}: return that"
     )
 
 
 def _type_name(kind: type) -> str:
     """Return the name of a type with its module: int, but torch.Tensor and numpy.ndarray."""
-    return (
-        kind.__name__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__.split('.')[0]}.{kind.__name__}"
-    )
-
-
-def _explanation(got: object, mistakes: Mapping[Any, str]) -> str:
-    if got is None:
-        return "\nA function without return gives None"
-    for mistaken, sentence in mistakes.items():
-        if agree(got, mistaken):
-            return f"\n{sentence}"
-    return ""
+    return f"{kind.__module__.split('.')[0]}.{kind.__name__}".removeprefix("builtins.")
 
 
 def _describe_error(error: Exception, values: Sequence[object]) -> str:
@@ -275,16 +261,11 @@ def _describe_error(error: Exception, values: Sequence[object]) -> str:
     from helpers.ranks import RankError
 
     if isinstance(error, RankError):
-        message = str(error).splitlines()[0]
-        return (
-            f"RankError: {message}\nin your line: {error.text}"
-            if error.text
-            else f"RankError: {message}"
-        )
-    cells = {value.__code__.co_filename for value in values if hasattr(value, "__code__")}
-    own_frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in cells
-    ]
-    line = f"\nin your line: {own_frames[-1].line}" if own_frames and own_frames[-1].line else ""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}{f': {message}' if message else ''}{line}"
+        message, line = str(error).splitlines()[0], error.text or ""
+    else:
+        cells = {value.__code__.co_filename for value in values if hasattr(value, "__code__")}
+        frames = traceback.extract_tb(error.__traceback__)
+        own_lines = [frame.line or "" for frame in frames if frame.filename in cells]
+        message, line = " ".join(str(error).split()), own_lines[-1] if own_lines else ""
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{text}\nin your line: {line}" if line else text

@@ -41,9 +41,13 @@ def checks_of(title: str) -> Callable[..., Callable[..., Any]]:
 
     def check(function: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
         checks_by_name = {
-            name: member for name, member in vars(module).items() if _is_check(member, module)
+            name: member
+            for name, member in vars(module).items()
+            if inspect.isfunction(member)
+            and member.__module__ == module.__name__
+            and not member.__name__.startswith("_")
         }
-        name = next((name for name in names_of(function) if name in checks_by_name), "")
+        name = next(filter(checks_by_name.get, names_of(function)), "")
         if not name:
             raise LookupError(
                 f"no check of this lesson is for {function!r}; it checks "
@@ -54,14 +58,6 @@ def checks_of(title: str) -> Callable[..., Callable[..., Any]]:
         return checks.settle()
 
     return check
-
-
-def _is_check(member: object, module: ModuleType) -> bool:
-    return (
-        inspect.isfunction(member)
-        and member.__module__ == module.__name__
-        and not member.__name__.startswith("_")
-    )
 
 
 def _load(title: str) -> ModuleType:

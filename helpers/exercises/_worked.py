@@ -37,11 +37,7 @@ def is_stub(function: Callable[..., object]) -> bool:
     if not isinstance(definition, ast.FunctionDef):
         return False
     body = definition.body[1:] if ast.get_docstring(definition) is not None else definition.body
-    return all(isinstance(statement, ast.Expr) and _is_dots(statement.value) for statement in body)
-
-
-def _is_dots(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is ...
+    return all(ast.unparse(statement) == "..." for statement in body)
 
 
 def is_from_course(function: Callable[..., object]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
@@ -12,7 +11,17 @@ from matplotlib.ticker import NullFormatter
 
 from helpers import units
 from helpers.checks import boolean, members, named, number
-from helpers.plotting._style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
+from helpers.plotting._arguments import lists_of_numbers, require_lengths
+from helpers.plotting._style import (
+    FOUND,
+    MEASURED,
+    MODELLED,
+    PREDICTED,
+    decades,
+    figure,
+    name_rows,
+    unit_axis,
+)
 
 _COLOURS = {"predicted": PREDICTED, "modelled": MODELLED, **dict.fromkeys(FOUND, MEASURED)}
 _GROUP_WIDTH = 0.9
@@ -31,31 +40,25 @@ def draw_three(
     unit: str,
     title: str,
     xlabel: str,
-    log: bool = False,
 ) -> Figure:
     """Return grouped bars: for each of ``settings`` the predicted and modelled numbers and those
     that were found.
 
     ``numbers`` maps 'predicted', 'modelled' and one of 'measured', 'counted', 'simulated',
     'published' or 'stated' to one value in ``unit`` a setting; None leaves the place free, as where
-    the reader made no prediction. ``title`` and ``xlabel`` are the texts of the axes; ``log=True``
-    makes the values' axis logarithmic.
+    the reader made no prediction. ``title`` and ``xlabel`` are the texts of the axes.
 
     Raises TypeError or ValueError for what cannot be drawn.
 
     >>> numbers = {"predicted": [None, 1e-3], "modelled": [2e-6, 2e-3], "measured": [3e-6, 4e-3]}
-    >>> fig = draw_three(["L1", "DRAM"], numbers, unit="s", title="A copy", xlabel="from", log=True)
+    >>> fig = draw_three(["L1", "DRAM"], numbers, unit="s", title="A copy", xlabel="from")
     >>> [text.get_text() for text in fig.legends[0].get_texts()]
     ['predicted', 'modelled', 'measured']
 
     Lesson 01.
     """
-    boolean("log", log)
     settings = members("settings", settings, "names")
-    numbers = {
-        name: members(f"numbers[{name!r}]", row, "numbers")
-        for name, row in named("numbers", numbers, "lists of numbers").items()
-    }
+    numbers = lists_of_numbers("numbers", numbers)
     if not settings or not numbers:
         raise ValueError("nothing to draw: give at least one setting and one name with its numbers")
     unknown = sorted(set(numbers) - set(_COLOURS))
@@ -67,28 +70,18 @@ def draw_three(
         raise ValueError(
             f"{' and '.join(found_names)} have one colour; draw one of them beside the model"
         )
-    uneven = [name for name, values in numbers.items() if len(values) != len(settings)]
-    if uneven:
-        raise ValueError(
-            f"{len(settings)} settings need as many numbers; {', '.join(uneven)} has another length"
-        )
-    numbers = {
-        name: [
-            None if value is None else number(f"numbers[{name!r}][{index}]", value)
-            for index, value in enumerate(row)
-        ]
-        for name, row in numbers.items()
-    }
+    require_lengths(numbers, len(settings), "settings need as many numbers")
     fig, axes = figure(title=title)
-    series = {
-        name: numbers[name]
+    names = [
+        name
         for name in _COLOURS
-        if name in numbers and any(v is not None for v in numbers[name])
-    }
-    width = _GROUP_WIDTH / max(1, len(series))
+        if name in numbers and any(value is not None for value in numbers[name])
+    ]
+    width = _GROUP_WIDTH / max(1, len(names))
     annotations: list[Annotation] = []
-    for series_index, (name, values) in enumerate(series.items()):
-        shift = (series_index - (len(series) - 1) / 2) * width
+    for name_index, name in enumerate(names):
+        values = numbers[name]
+        shift = (name_index - (len(names) - 1) / 2) * width
         bars = axes.bar(
             [index + shift for index in range(len(settings))],
             [0 if value is None else value for value in values],
@@ -100,8 +93,6 @@ def draw_three(
         annotations += axes.bar_label(
             bars, labels=texts, padding=2, fontsize=_LARGEST_PT, color="#222222"
         )
-    if log:
-        axes.set_yscale("log")
     unit_axis(axes, "y", unit)
     axes.grid(axis="x", visible=False)
     axes.margins(x=0.02, y=0.12)
@@ -160,10 +151,7 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
     if log:
         axes.set_xscale("log")
         axes.plot(numbers, positions, "o", color=MEASURED, markersize=11)
-        axes.set_xlim(
-            10 ** math.floor(math.log10(min(numbers))),
-            10 ** math.ceil(math.log10(2 * max(numbers))),
-        )
+        axes.set_xlim(decades(numbers, room=2))
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.barh(positions, numbers, color=MEASURED, height=0.65)
@@ -177,10 +165,8 @@ def draw_bars(values: Mapping[str, float], *, unit: str, title: str, log: bool =
             va="center",
             fontsize=11,
         )
-    axes.set_yticks(positions, list(values))
-    axes.set_ylim(len(values) - 0.5, -0.5)
+    name_rows(axes, list(values))
     unit_axis(axes, "x", unit)
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel(
         _axis_name(unit) + (" (each labelled line is ten times the one before)" if log else "")
     )

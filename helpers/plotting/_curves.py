@@ -6,28 +6,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from helpers.checks import boolean, members, named, number, numbers
-from helpers.plotting._style import FOUND, MEASURED, MODELLED, PREDICTED, figure, unit_axis
+from helpers.checks import boolean, named, number, numbers
+from helpers.plotting._arguments import lists_of_numbers, require_lengths
+from helpers.plotting._style import FOUND, MEASURED, MODELLED, PREDICTED, decades, figure, unit_axis
 
-
-class _Look(TypedDict, total=False):
-    color: str
-    marker: str
-    linestyle: str
-
-
-_LOOKS: dict[str, _Look] = {
+_LOOKS: dict[str, dict[str, Any]] = {
     "predicted": {"color": PREDICTED, "marker": "D", "linestyle": ":"},
     "modelled": {"color": MODELLED, "marker": "", "linestyle": "-"},
     **{name: {"color": MEASURED, "marker": "o", "linestyle": ""} for name in FOUND},
 }
-_OTHERS: tuple[_Look, ...] = (
+_OTHERS: tuple[dict[str, Any], ...] = (
     {"color": "#D55E00", "linestyle": "--"},
     {"color": "#555555", "linestyle": "-."},
 )
@@ -71,11 +65,22 @@ def draw_curves(
         name: number(f"marks[{name!r}]", at, above=0)
         for name, at in named("marks", marks or {}, "sizes").items()
     }
-    curves = {
-        name: _values(name, values)
-        for name, values in named("curves", curves, "lists of numbers").items()
-    }
-    _check(sizes, curves, log)
+    curves = lists_of_numbers("curves", curves)
+    require_lengths(curves, len(sizes), "sizes need as many values")
+    values_drawn = [value for values in curves.values() for value in values if value is not None]
+    if not values_drawn:
+        raise ValueError("nothing to draw: give at least one size and one value")
+    if len(curves.keys() - _LOOKS.keys()) > len(_OTHERS):
+        raise ValueError(
+            f"beside {', '.join(_LOOKS)} there is room for {len(_OTHERS)} curves; got "
+            f"{', '.join(curves)}"
+        )
+    nonpositive = [value for value in values_drawn if log and value <= 0]
+    if nonpositive:
+        raise ValueError(
+            f"{nonpositive[0]:g} cannot be drawn on a logarithmic axis; give numbers above 0, or "
+            "log=False"
+        )
     fig, axes = figure(title=title)
     other_looks = iter(_OTHERS)
     for name, values in curves.items():
@@ -91,12 +96,14 @@ def draw_curves(
             **look,
         )
     _size_axis(axes, [*sizes, *marks.values()], size_unit)
-    _value_axis(
-        axes, [value for values in curves.values() for value in values if value is not None], log
-    )
+    if log:
+        axes.set_yscale("log")
+        axes.set_ylim(decades(values_drawn, room=1.3))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(bottom=0, top=1.15 * max(values_drawn))
     unit_axis(axes, "y", unit)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
     for name, size in marks.items():
         axes.axvline(size, color="#777777", linestyle="--", linewidth=1.2, zorder=1.5)
         axes.annotate(
@@ -119,51 +126,8 @@ def _size_axis(axes: Axes, sizes: Sequence[float], unit: str) -> None:
     if unit == "B":
         binary_ticks(axes, sizes)
         return
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(sorted(set(sizes))))
-    axes.xaxis.set_minor_locator(NullLocator())
+    _power_ticks(axes, sorted(set(sizes)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f} {unit}".rstrip()))
-
-
-def _value_axis(axes: Axes, values: Sequence[float], log: bool) -> None:
-    if not log:
-        axes.set_ylim(bottom=0, top=1.15 * max(values))
-        return
-    axes.set_yscale("log")
-    axes.set_ylim(
-        10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(1.3 * max(values)))
-    )
-    axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _values(name: str, values: Sequence[float | None]) -> list[float | None]:
-    items = members(f"curves[{name!r}]", values, "numbers")
-    return [
-        None if value is None else number(f"curves[{name!r}][{index}]", value)
-        for index, value in enumerate(items)
-    ]
-
-
-def _check(sizes: Sequence[float], curves: Mapping[str, Sequence[float | None]], log: bool) -> None:
-    uneven = [name for name, values in curves.items() if len(values) != len(sizes)]
-    if uneven:
-        raise ValueError(
-            f"{len(sizes)} sizes need as many values; {', '.join(uneven)} has another length"
-        )
-    values_drawn = [value for values in curves.values() for value in values if value is not None]
-    if not values_drawn:
-        raise ValueError("nothing to draw: give at least one size and one value")
-    if len([name for name in curves if name not in _LOOKS]) > len(_OTHERS):
-        raise ValueError(
-            f"beside {', '.join(_LOOKS)} there is room for {len(_OTHERS)} curves; got "
-            f"{', '.join(curves)}"
-        )
-    nonpositive = [value for value in values_drawn if log and value <= 0]
-    if nonpositive:
-        raise ValueError(
-            f"{nonpositive[0]:g} cannot be drawn on a logarithmic axis; give numbers above 0, or "
-            "log=False"
-        )
 
 
 _MOST_TICKS = 9
@@ -171,10 +135,14 @@ _MOST_TICKS = 9
 
 def binary_ticks(axes: Axes, sizes: Sequence[float]) -> None:
     """Make the x axis logarithmic with ticks at powers of two, written as '32 KiB'."""
-    axes.set_xscale("log", base=2)
     low, high = math.floor(math.log2(min(sizes))), math.ceil(math.log2(max(sizes)))
     step = max(1, math.ceil((high - low) / _MOST_TICKS))
-    axes.xaxis.set_major_locator(FixedLocator([2.0**power for power in range(low, high + 1, step)]))
-    axes.xaxis.set_minor_locator(NullLocator())
+    _power_ticks(axes, [2.0**power for power in range(low, high + 1, step)])
     unit_axis(axes, "x", "B", binary=True)
     axes.set_xlim(2.0 ** (low - 0.3), 2.0 ** (high + 0.3))
+
+
+def _power_ticks(axes: Axes, ticks: Sequence[float]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())

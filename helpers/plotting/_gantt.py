@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from helpers.plotting._style import (
     ink_on,
     legible_colour,
     mix_colours,
+    name_rows,
     unit_axis,
 )
 from helpers.results import Record
@@ -109,10 +111,8 @@ def gantt(
         )
     if until is not None:
         number("until", until, above=min(span.start for span in spans))
-    lanes, colours = (
-        list(dict.fromkeys(s.lane for s in spans)),
-        colours_of(dict.fromkeys(s.kind for s in spans)),
-    )
+    lanes = list(dict.fromkeys(span.lane for span in spans))
+    colours = colours_of(dict.fromkeys(span.kind for span in spans))
     fig, axes = figure(title=title, height_in=1.5 + _LANE_INCHES * len(lanes))
     for span in spans:
         axes.barh(
@@ -124,18 +124,14 @@ def gantt(
             edgecolor="white",
             linewidth=0.8,
         )
-    axes.set_yticks(range(len(lanes)), lanes)
-    axes.set_ylim(len(lanes) - 0.4, -0.6)
-    axes.grid(axis="y", visible=False)
+    name_rows(axes, lanes, end=0.6)
     axes.set_xlabel(xlabel)
     axes.set_xlim(right=until)
-    beyond = sorted(
-        {lanes.index(span.lane) for span in spans if until is not None and span.end > until}
-    )
-    if until is not None and beyond:
+    beyond = {lanes.index(span.lane) for span in spans if until is not None and span.end > until}
+    if until is not None and beyond:  # a line without points would change the picture
         axes.plot(
             [until] * len(beyond),
-            beyond,
+            sorted(beyond),
             ">",
             color="#222222",
             markersize=7,
@@ -152,28 +148,28 @@ def gantt(
         if columns == 1 or legend.get_window_extent().width < fig.bbox.width:
             break
         legend.remove()
-    fig.set_figheight(fig.get_figheight() + _LEGEND_ROW_INCHES * (-(-len(handles) // columns) - 1))
+    further_rows = math.ceil(len(handles) / columns) - 1
+    fig.set_figheight(fig.get_figheight() + _LEGEND_ROW_INCHES * further_rows)
     _label(fig, axes, spans, lanes, colours)
     return fig
 
 
-def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "") -> list[Span]:
+def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]]) -> list[Span]:
     """Return the spans that follow one another from 0 in each lane: ``{lane: {kind: length}}``, for
     :func:`gantt`.
 
-    ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises
-    TypeError for what is no mapping, ValueError for a length below 0.
+    Raises TypeError for what is no mapping, ValueError for a length below 0.
 
-    >>> spans = spans_in_a_row({"rank 0": {"forward": 1, "backward": 2}}, label=".1f")
-    >>> [(span.kind, span.start, span.end, span.label) for span in spans]
-    [('forward', 0.0, 1.0, '1.0'), ('backward', 1.0, 3.0, '2.0')]
+    >>> spans = spans_in_a_row({"rank 0": {"forward": 1, "backward": 2}})
+    >>> [(span.kind, span.start, span.end) for span in spans]
+    [('forward', 0.0, 1.0), ('backward', 1.0, 3.0)]
     """
     spans = []
     for lane, parts in named("lanes", lanes, "dictionaries from kinds to lengths").items():
         end = 0.0
         for kind, value in named(f"lanes[{lane!r}]", parts, "lengths").items():
             length = number(f"lanes[{lane!r}][{kind!r}]", value, at_least=0)
-            spans.append(Span(lane, end, end + length, kind, f"{length:{label}}" if label else ""))
+            spans.append(Span(lane, end, end + length, kind))
             end += length
     return spans
 
@@ -213,30 +209,27 @@ def _label(
     fig.draw_without_rendering()
     begins, ends = axes.get_xlim()
     per_unit = axes.get_window_extent().width / (ends - begins) * 72 / fig.dpi
-    visible_spans = [
-        (span, min(span.end, ends)) for span in spans if span.label.strip() and span.start < ends
-    ]
-    labelled_spans = [(span, (end - span.start) * per_unit) for span, end in visible_spans]
+    labelled = [span for span in spans if span.label.strip() and span.start < ends]
+    rooms = [(min(span.end, ends) - span.start) * per_unit for span in labelled]
     fitted_texts = {
-        size: [_fit_label(span.label, room, size) for span, room in labelled_spans]
+        size: [
+            _fit_label(span.label, room, size) for span, room in zip(labelled, rooms, strict=True)
+        ]
         for size in _SIZES_PT
     }
 
     def score(size: float) -> tuple[int, int]:
         """Return the number of labels, and the number of whole ones."""
-        whole_count = sum(
-            text == span.label
-            for text, (span, _) in zip(fitted_texts[size], labelled_spans, strict=True)
-        )
-        return sum(map(bool, fitted_texts[size])), whole_count if size >= _LEAST_WHOLE_PT else 0
+        texts = fitted_texts[size]
+        whole_count = sum(text == span.label for text, span in zip(texts, labelled, strict=True))
+        return sum(map(bool, texts)), whole_count if size >= _LEAST_WHOLE_PT else 0
 
     size = max(_SIZES_PT, key=score)
-    texts = fitted_texts[size]
-    for text, (span, room), (_, end) in zip(texts, labelled_spans, visible_spans, strict=True):
+    for text, span, room in zip(fitted_texts[size], labelled, rooms, strict=True):
         is_turned = not text and room > size
         text = text or _fit_label(span.label, _LANE_PT, size) if is_turned else text
         axes.text(
-            (span.start + end) / 2,
+            (span.start + min(span.end, ends)) / 2,
             lanes.index(span.lane),
             text,
             ha="center",

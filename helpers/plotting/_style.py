@@ -4,11 +4,15 @@ the alt text.
 
 from __future__ import annotations
 
+import functools
 import io
+import math
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
@@ -18,6 +22,7 @@ from PIL import Image
 
 from helpers import units
 from helpers.checks import boolean, one_of
+from helpers.plotting._displaying import display_picture
 
 STYLE_FILE = Path(__file__).with_name("course.mplstyle")
 
@@ -38,14 +43,13 @@ OTHERS = ("#882255", "#332288", "#999933", "#8C510A", "#000000")
 PREDICTED, MODELLED, MEASURED = COLOURS["predicted"], COLOURS["modelled"], COLOURS["measured"]
 # what an answer may rest on: one a figure
 FOUND = ("measured", "counted", "simulated", "published", "stated")
-CSS_PIXELS_PER_INCH = 100
 _COLOURS = 128
 
-_Channels = tuple[float, float, float]
 _LEAST_CONTRAST = 4.5  # of a text with what is behind it
 # the slides' pages; the site's differ little
-_LIGHT_PAGE, _DARK_PAGE = to_rgb("#FBFBF9"), to_rgb("#14191F")
-_GREY_WEIGHTS = (0.29, 0.5, 0.21)  # of the filter in drawings.css
+_LIGHT_PAGE, _DARK_PAGE = np.array(to_rgb("#FBFBF9")), np.array(to_rgb("#14191F"))
+_GREY_WEIGHTS = np.array([0.29, 0.5, 0.21])  # of the filter in drawings.css
+_LUMINANCE_WEIGHTS = np.array([0.2126, 0.7152, 0.0722])
 
 
 def figure(*, title: str, width_in: float = 7.2, height_in: float = 3.8) -> tuple[Figure, Axes]:
@@ -87,6 +91,23 @@ def unit_axis(axes: Axes, which: str, unit: str, *, binary: bool = False) -> Non
     )
 
 
+def name_rows(axes: Axes, names: Sequence[str], *, end: float = 0.5) -> None:
+    """Write ``names`` at the rows 0, 1, 2 and so on of ``axes`` from the top, with ``end`` of a row
+    above the first and below the last.
+    """
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 1 + end, -end)
+    axes.grid(axis="y", visible=False)
+
+
+def decades(values: Sequence[float], *, room: float = 1.0) -> tuple[float, float]:
+    """Return the powers of ten around ``values``, the upper one around ``room`` times the
+    largest.
+    """
+    low, high = math.log10(min(values)), math.log10(room * max(values))
+    return 10 ** math.floor(low), 10 ** math.ceil(high)
+
+
 def _short(quantity: str) -> str:
     number, space, unit = quantity.partition(" ")
     trimmed = number.rstrip("0").rstrip(".") if "." in number else number
@@ -104,20 +125,24 @@ def png(drawn: Figure, *, dpi: int | None = None) -> bytes:
     >>> Image.open(io.BytesIO(png(fig, dpi=50))).size
     (360, 190)
     """
-    with plt.style.context(STYLE_FILE), io.BytesIO() as full_png, io.BytesIO() as small_png:
+    with plt.style.context(STYLE_FILE), io.BytesIO() as buffer:
         # texts measure their boxes as they are saved
         drawn.set_dpi(dpi or plt.rcParams["savefig.dpi"])
-        drawn.savefig(full_png, format="png", dpi=drawn.dpi)
+        picture = pixels_of(drawn, drawn.dpi)
         if _break_titles(drawn):
-            full_png.seek(0)
-            full_png.truncate()
-            drawn.savefig(full_png, format="png", dpi=drawn.dpi)
-        picture = Image.open(full_png).convert("RGB")
+            picture = pixels_of(drawn, drawn.dpi)
         paletted = picture.quantize(
             _COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE
         )
-        paletted.save(small_png, format="png", optimize=True)
-        return small_png.getvalue()
+        paletted.save(buffer, format="png", optimize=True)
+        return buffer.getvalue()
+
+
+def pixels_of(drawn: Figure, dpi: float) -> Image.Image:
+    """Return the figure as an RGB picture with ``dpi`` pixels an inch."""
+    with io.BytesIO() as buffer:
+        drawn.savefig(buffer, format="png", dpi=dpi)
+        return Image.open(buffer).convert("RGB")
 
 
 def _break_titles(fig: Figure) -> bool:
@@ -156,25 +181,15 @@ def show(drawn: Figure, *, alt: str) -> None:
         raise ValueError(
             "a figure needs an alt text: say in a sentence what a reader should see in it"
         )
-    from IPython.display import display
-
-    image = png(drawn)
-    width, height = (round(CSS_PIXELS_PER_INCH * inches) for inches in drawn.get_size_inches())
-    display(
-        {"image/png": image, "text/plain": alt},
-        raw=True,
-        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
-    )
+    image = png(drawn)  # which may make the figure higher
+    display_picture(image, drawn.get_size_inches(), alt)
     plt.close(drawn)
 
 
 def mix_colours(colour: str, other_colour: str, share: float) -> str:
     """Return ``colour`` with ``share`` of it replaced by ``other``, all written '#RRGGBB'."""
-    pairs = zip(to_rgb(colour), to_rgb(other_colour), strict=True)
-    red, green, blue = (
-        (1 - share) * channel + share * other_channel for channel, other_channel in pairs
-    )
-    return to_hex((red, green, blue)).upper()
+    mixed = (1 - share) * np.array(to_rgb(colour)) + share * np.array(to_rgb(other_colour))
+    return to_hex((*mixed,)).upper()
 
 
 def legible_colour(colour: str) -> str:
@@ -200,6 +215,7 @@ def ink_on(colour: str) -> str:
     return max(("black", "white"), key=lambda ink: contrast(colour, ink))
 
 
+@functools.cache
 def contrast(colour: str, ink: str) -> float:
     """Return the contrast of ``ink`` with ``colour`` on the page where it is less, the light or the
     dark one.
@@ -207,33 +223,15 @@ def contrast(colour: str, ink: str) -> float:
     Contrast and relative luminance are those of WCAG 2.2; what a page makes of a colour is that of
     drawings.css.
     """
-    ratios = []
-    for on_page in (_in_the_light, _in_the_dark):
-        darker, lighter = sorted(_luminance(on_page(to_rgb(shade))) for shade in (colour, ink))
-        ratios.append((lighter + 0.05) / (darker + 0.05))
-    return min(ratios)
+    colours = np.array([to_rgb(colour), to_rgb(ink)])  # (2, 3)
+    # a light page multiplies them; a dark one inverts them, turns their hues back, and screens them
+    inverted = np.clip(1 - 2 * (colours @ _GREY_WEIGHTS)[:, None] + colours, 0, 1)
+    on_pages = np.array([colours * _LIGHT_PAGE, 1 - (1 - inverted) * (1 - _DARK_PAGE)])
+    # (pages, 2)
+    luminances = _linear(on_pages) @ _LUMINANCE_WEIGHTS + 0.05
+    return float((luminances.max(axis=1) / luminances.min(axis=1)).min())
 
 
-def _in_the_light(colour: _Channels) -> _Channels:
-    """Return ``colour`` on a light page, which it is multiplied by."""
-    red, green, blue = (channel * page for channel, page in zip(colour, _LIGHT_PAGE, strict=True))
-    return red, green, blue
-
-
-def _in_the_dark(colour: _Channels) -> _Channels:
-    """Return ``colour`` on a dark page: inverted, its hue turned back, and screened with the
-    page.
-    """
-    grey = sum(weight * channel for weight, channel in zip(_GREY_WEIGHTS, colour, strict=True))
-    inverted = (min(1.0, max(0.0, 1 - 2 * grey + channel)) for channel in colour)
-    red, green, blue = (
-        1 - (1 - channel) * (1 - page) for channel, page in zip(inverted, _DARK_PAGE, strict=True)
-    )
-    return red, green, blue
-
-
-def _luminance(colour: _Channels) -> float:
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+def _linear(channels: np.ndarray) -> np.ndarray:
+    """Return the light of ``channels`` of sRGB."""
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from helpers import results, units
@@ -16,8 +15,7 @@ _CLOSE_RATIO = 1.1
 _NEVER_ZERO = ("x", "s", "B/s", "FLOP/s", "MAC/s", "FLOP/B", "Hz")
 
 
-@dataclass(frozen=True)
-class Answer(results.Result):
+class Answer(results.Record):
     """The numbers of one experiment, all in ``unit``; None where there is none.
 
     ``found`` is the answer and ``evidence`` what it rests on: ``measured`` here, ``counted``,
@@ -39,33 +37,29 @@ class Answer(results.Result):
         if self.predicted is None:
             return f"predicted: {NO_PREDICTION}"
         late = " (predicted after the answer was shown)" if self.after_answer else ""
-        if self.found is not None:
-            return (
-                _error_line(self.predicted, self.found, self.unit, f"what was {self.evidence}")
-                + late
-            )
-        assert self.modelled is not None  # an answer has one of the two
-        return _error_line(self.predicted, self.modelled, self.unit, "what the model says") + late
+        if self.found is None:
+            answer, held_to = self.modelled, "what the model says"
+        else:
+            answer, held_to = self.found, f"what was {self.evidence}"
+        assert answer is not None  # there is one of the two
+        return _error_line(self.predicted, answer, self.unit, held_to) + late
+
+    @property
+    def _numbers(self) -> dict[str, float | None]:
+        return {"predicted": self.predicted, "modelled": self.modelled, self.evidence: self.found}
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and ratio to the answer, as text, of the prediction, the model and the
         answer.
         """
-        numbers = (
-            ("predicted", self.predicted),
-            ("modelled", self.modelled),
-            (self.evidence, self.found),
-        )
-        labelled_values = [
-            (name, value) for name, value in numbers if value is not None or name == "predicted"
-        ]
         return [
             (
                 name,
                 NO_PREDICTION if value is None else quantity(value, self.unit),
                 self._beside(name, value),
             )
-            for name, value in labelled_values
+            for name, value in self._numbers.items()
+            if value is not None or name == "predicted"
         ]
 
     def _beside(self, name: str, value: float | None) -> str:
@@ -77,28 +71,21 @@ class Answer(results.Result):
         return f"as {self.evidence}" if ratio == "1" else f"{ratio} times what was {self.evidence}"
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        names, values, _ = zip(*self.rows(), strict=True)
+        name_width, value_width = max(map(len, names)), max(map(len, values))
         lines = [
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
+            f"{name:<{name_width}}  {value:<{value_width}}  {beside}".rstrip()
+            for name, value, beside in self.rows()
         ]
-        return "\n".join(
-            [self.question, *lines, *([self.verdict] if self.predicted is not None else [])]
-        )
+        verdict = [] if self.predicted is None else [self.verdict]
+        return "\n".join([self.question, *lines, *verdict])
 
     def _repr_pretty_(self, printer: Any, _: bool) -> None:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        numbers = {
-            "predicted": self.predicted,
-            "modelled": self.modelled,
-            self.evidence: self.found,
-        }
-        largest = (
-            max((abs(value) for value in numbers.values() if value is not None), default=0) or 1
-        )
+        numbers = self._numbers
+        largest = max(abs(value or 0) for value in numbers.values()) or 1
         rows = "".join(
             f"<tr><th style='text-align:left'>{name}</th><td "
             f"style='text-align:right'>{html.escape(value)}</td><td "

@@ -40,10 +40,14 @@ def interactive_figure(
     for name, function in {"draw": draw, "alt": alt}.items():
         checks.function(name, function, "a function of the parameters")
     _check(choices, views)
-    if not console.is_headless():
-        _show_sliders(draw, choices, alt, views[0])
-    for setting in views:
+
+    def show(**setting: Any) -> None:
         plotting.show(draw(**setting), alt=alt(**setting))
+
+    if not console.is_headless():
+        _show_sliders(show, choices, views[0])
+    for setting in views:
+        show(**setting)
 
 
 def _check(choices: Mapping[str, Sequence[Any]], views: Sequence[Mapping[str, Any]]) -> None:
@@ -71,10 +75,7 @@ def _check(choices: Mapping[str, Sequence[Any]], views: Sequence[Mapping[str, An
 
 
 def _show_sliders(
-    draw: Callable[..., Figure],
-    choices: Mapping[str, Sequence[Any]],
-    alt: Callable[..., str],
-    start: Mapping[str, Any],
+    show: Callable[..., None], choices: Mapping[str, Sequence[Any]], start: Mapping[str, Any]
 ) -> None:
     import ipywidgets
     from IPython.display import display
@@ -88,8 +89,4 @@ def _show_sliders(
         )
         for name, values in choices.items()
     }
-
-    def redraw(**setting: Any) -> None:
-        plotting.show(draw(**setting), alt=alt(**setting))
-
-    display(ipywidgets.VBox(list(sliders.values())), ipywidgets.interactive_output(redraw, sliders))
+    display(ipywidgets.VBox(list(sliders.values())), ipywidgets.interactive_output(show, sliders))

@@ -7,15 +7,12 @@ A live notebook shows two forms for a prediction: the question, and the answer t
 from __future__ import annotations
 
 import html
-import math
-import numbers
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from helpers import console
-from helpers.checks import one_of
+from helpers.checks import number, one_of
 from helpers.widgets import _store as store
 from helpers.widgets._answers import NO_PREDICTION, Answer, quantity, read_number
 
@@ -23,17 +20,7 @@ if TYPE_CHECKING:
     import ipywidgets
 
 # Forms that show the same question's answer are told when it is locked.
-_waiting: weakref.WeakValueDictionary[int, _Listener] = weakref.WeakValueDictionary()
-
-
-class _Listener:
-    """Keeps the callback of an answer form for the lock of its question, for as long as the form
-    lives.
-    """
-
-    def __init__(self, question: str, refresh: Callable[[], None]) -> None:
-        self.question, self.refresh = question, refresh
-        _waiting[id(self)] = self
+_answer_forms: weakref.WeakSet[ipywidgets.Widget] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -80,7 +67,7 @@ class Prediction:
             "published": published,
             "stated": stated,
         }
-        answers = {name: number for name, number in evidence_values.items() if number is not None}
+        answers = {name: value for name, value in evidence_values.items() if value is not None}
         if not answers and modelled is None:
             raise ValueError(
                 f"reveal what? Give modelled= or one of {', '.join(evidence_values)}, in the unit "
@@ -88,18 +75,16 @@ class Prediction:
             )
         if len(answers) > 1:
             raise ValueError(f"{' and '.join(answers)} are given; an answer rests on one of them")
-        for name, number in {"modelled": modelled, **answers}.items():
-            if number is not None and not (
-                isinstance(number, numbers.Real) and math.isfinite(number)
-            ):
-                raise ValueError(f"{name}={number!r} is no finite number in {self.unit}; give one")
+        for name, value in {"modelled": modelled, **answers}.items():
+            if value is not None:
+                number(name, value)
         if ("published" in answers) != bool(source):
             raise ValueError(
                 "a published number has its source, and no other has one: give published= and "
                 "source="
             )
-        [(evidence, value)] = answers.items() or [("measured", None)]
-        answer = Answer(self.question, self.unit, None, modelled, value, evidence, source)
+        [(evidence, found)] = answers.items() or [("measured", None)]
+        answer = Answer(self.question, self.unit, None, modelled, found, evidence, source)
         from IPython.display import display
 
         if console.is_headless():
@@ -175,9 +160,9 @@ def _question_form(question: str, unit: str) -> ipywidgets.Widget:
             return
         message.value = ""
         settle()
-        for listener in list(_waiting.values()):
-            if listener.question == question:
-                listener.refresh()
+        for form in list(_answer_forms):
+            if form.question == question:
+                form.refresh()
 
     button.on_click(submit)
     settle()
@@ -199,13 +184,8 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
     )
 
     def reveal() -> None:
-        store.mark_seen(answer.question, answer.unit)
-        entry = store.read().get(answer.question)
-        locked_answer = (
-            replace(answer, predicted=entry.value, after_answer=entry.after_answer)
-            if entry
-            else answer
-        )
+        entry = store.mark_seen(answer.question, answer.unit)
+        locked_answer = replace(answer, predicted=entry.value, after_answer=entry.after_answer)
         output.value = locked_answer._repr_html_()
         skip.layout.display = "none"
         beside.layout.display = ""
@@ -219,7 +199,8 @@ def _answer_form(answer: Answer) -> ipywidgets.Widget:
 
     skip.on_click(lambda _: reveal())
     form = ipywidgets.VBox([output, skip, beside])
-    form.listener, form.beside = _Listener(answer.question, refresh), beside
+    form.question, form.refresh, form.beside = answer.question, refresh, beside
+    _answer_forms.add(form)
     refresh()
     return form
 

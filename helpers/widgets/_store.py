@@ -7,7 +7,7 @@ import datetime
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,11 +138,11 @@ def progress(*, course: Path | None = None) -> Progress:
 
     Lesson 00.
     """
-    folder = storage.course_folder() if course is None else course
-    if folder is not None:
+    if course is not None:
         one_of(
-            "course", folder, Path, "the folder of the lessons as a pathlib.Path, or leave it out"
+            "course", course, Path, "the folder of the lessons as a pathlib.Path, or leave it out"
         )
+    folder = course or storage.course_folder()
     paths = sorted(folder.glob("*.ipynb")) if folder else []
     notebooks = [path for path in paths if _LESSON.fullmatch(path.stem)]
     if not notebooks:
@@ -163,18 +163,17 @@ def _of_lesson(path: Path, entries: dict[str, StoredPrediction]) -> LessonProgre
     ]
     stored = [entries[question] for question in questions if question in entries]
     title = notebook["metadata"].get("lesson", {}).get("title", path.stem[3:].replace("_", " "))
-    predicted_count = sum(entry.value is not None for entry in stored)
     return LessonProgress(
         path.stem[:2],
         title,
-        len(questions),
-        predicted_count,
-        sum(entry.answer_seen for entry in stored),
+        questions=len(questions),
+        predicted=sum(entry.value is not None for entry in stored),
+        answered=sum(entry.answer_seen for entry in stored),
     )
 
 
-def _questions(cell: dict) -> list[str]:
-    """Return the questions that a cell asks: the first argument of each call of ``predict``, where
+def _questions(cell: dict) -> Iterator[str]:
+    """Yield the questions that a cell asks: the first argument of each call of ``predict``, where
     it is a literal.
     """
     lines = [
@@ -183,16 +182,13 @@ def _questions(cell: dict) -> list[str]:
         if not line.lstrip().startswith(("%", "!"))
     ]
     try:
-        nodes = list(ast.walk(ast.parse("\n".join(lines))))
+        tree = ast.parse("\n".join(lines))
     except SyntaxError:  # a cell that the reader is still writing
-        return []
-    calls = [node for node in nodes if isinstance(node, ast.Call) and node.args]
-    predict_calls = [
-        call
-        for call in calls
-        if getattr(call.func, "attr", getattr(call.func, "id", "")) == "predict"
-    ]
-    values = [
-        call.args[0].value for call in predict_calls if isinstance(call.args[0], ast.Constant)
-    ]
-    return [value.strip() for value in values if isinstance(value, str)]
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="predict") | ast.Attribute(attr="predict"),
+                args=[ast.Constant(value=str(question)), *_],
+            ):
+                yield question.strip()

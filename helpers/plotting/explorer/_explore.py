@@ -4,29 +4,22 @@ network is.
 
 from __future__ import annotations
 
-import base64
-import html
-import json
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from helpers.checks import members, one_of
-from helpers.plotting._style import CSS_PIXELS_PER_INCH, STYLE_FILE, png
+from helpers.plotting._displaying import display_page, require_sentences, script_of
+from helpers.plotting._style import STYLE_FILE, png
 from helpers.plotting.explorer._formulas import Value, check_formula, evaluate
 
-BEGINS = '<div class="course-explorer"'
-
-_FOLDER = Path(__file__).parent
-_STYLE = json.dumps(_FOLDER.joinpath("explorer.css").read_text(encoding="utf-8"))
-SCRIPT = (
-    _FOLDER.joinpath("explorer.js").read_text(encoding="utf-8").replace("EXPLORER_STYLE", _STYLE)
-)
+_SCRIPT = script_of(Path(__file__).parent, "explorer")
 _WIDTH_IN, _CHARACTERS = 8.2, 85
 
 
@@ -134,28 +127,29 @@ def explore(
     ...     ),
     ... )  # doctest: +SKIP
     """
-    for name, text in {"title": title, "alt": alt}.items():
-        if not one_of(name, text, str, "a sentence").strip():
-            raise ValueError(
-                f"a figure to turn needs {name}: say in a sentence what there is to see in it"
-            )
+    require_sentences("a figure to turn", "there is to see in it", title=title, alt=alt)
     one_of("picture", picture, Picture, "StackedBar(...) or Curves(...)")
     controls = tuple(members("inputs", inputs, "Menu(...) and Slider(...)", kind=Input))
     _refuse_inputs(controls, formulas)
     _refuse_formulas(controls, formulas)
     _refuse_picture(picture, controls, formulas)
-    from IPython.display import display
+    data = {
+        "title": title,
+        "alt": alt,
+        "inputs": [_as_data(control) for control in controls],
+        "formulas": dict(formulas),
+        "kind": "bars" if isinstance(picture, StackedBar) else "curves",
+        **asdict(picture),
+    }
+    still, size_in = _still(title, controls, formulas, picture)
+    display_page('<div class="course-explorer"', data, _SCRIPT, still, size_in)
 
-    still, (width, height) = _still(title, controls, formulas, picture)
-    display(
-        {
-            "text/html": _page(title, alt, controls, formulas, picture, still),
-            "image/png": still,
-            "text/plain": alt,
-        },
-        raw=True,
-        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
-    )
+
+def _choices(control: Input) -> Mapping[Any, Value]:
+    """Return what formulas read of an input, by what the reader chooses."""
+    if isinstance(control, Menu):
+        return control.options
+    return {value: value for value in control.values}
 
 
 def _refuse_inputs(inputs: Sequence[Input], formulas: Mapping[str, str]) -> None:
@@ -170,18 +164,16 @@ def _refuse_inputs(inputs: Sequence[Input], formulas: Mapping[str, str]) -> None
                 f"{name!r} must be a name of its own among inputs and formulas: {', '.join(names)}"
             )
     for control in inputs:
-        values = list(control.options if isinstance(control, Menu) else control.values)
+        values = list(_choices(control))
         if len(values) < 2 or control.start not in values:
             raise ValueError(
                 f"{control.name}: start={control.start!r} must be one of at least two values, not "
                 f"of {values}"
             )
-        fields = (
-            {frozenset(option) for option in control.options.values()}
-            if isinstance(control, Menu)
-            else {()}
-        )
-        if len(fields) > 1 or (isinstance(control, Menu) and fields == {frozenset()}):
+        if isinstance(control, Menu) and (
+            not _fields(control)
+            or any(set(option) != _fields(control) for option in control.options.values())
+        ):
             raise ValueError(
                 f"{control.name}: every option must have the same fields, at least one"
             )
@@ -214,18 +206,11 @@ def _refuse_picture(picture: Picture, inputs: Sequence[Input], formulas: Mapping
 
 
 def _fields(control: Input) -> frozenset[str]:
-    return (
-        frozenset(next(iter(control.options.values())))
-        if isinstance(control, Menu)
-        else frozenset()
-    )
+    return frozenset(control.options[control.start] if isinstance(control, Menu) else ())
 
 
 def _start(inputs: Sequence[Input]) -> dict[str, Value]:
-    return {
-        control.name: control.options[control.start] if isinstance(control, Menu) else control.start
-        for control in inputs
-    }
+    return {control.name: _choices(control)[control.start] for control in inputs}
 
 
 def _ends(inputs: Sequence[Input]) -> Iterator[dict[str, Value]]:
@@ -234,52 +219,18 @@ def _ends(inputs: Sequence[Input]) -> Iterator[dict[str, Value]]:
     """
     yield _start(inputs)
     for control in inputs:
-        values = (
-            control.options.values()
-            if isinstance(control, Menu)
-            else (control.values[0], control.values[-1])
-        )
-        yield from ({**_start(inputs), control.name: value} for value in values)
-
-
-def _page(
-    title: str,
-    alt: str,
-    inputs: Sequence[Input],
-    formulas: Mapping[str, str],
-    picture: Picture,
-    still: bytes,
-) -> str:
-    """Return the HTML: the still picture, which the script replaces where it runs, the data, and
-    the script.
-    """
-    kind = "bars" if isinstance(picture, StackedBar) else "curves"
-    data = {
-        "title": title,
-        "alt": alt,
-        "inputs": [_as_data(control) for control in inputs],
-        "formulas": dict(formulas),
-        "kind": kind,
-        **asdict(picture),
-    }
-    json_text = (
-        json.dumps(data, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "\\u003c!--")
-    )
-    source = f"data:image/png;base64,{base64.b64encode(still).decode()}"
-    return (
-        f'{BEGINS}><img src="{source}" alt="{html.escape(alt)}" style="max-width: 100%">'
-        f'<script type="application/json">{json_text}</script><script>{SCRIPT}</script></div>'
-    )
+        values = list(_choices(control).values())
+        ends = values if isinstance(control, Menu) else (values[0], values[-1])
+        yield from ({**_start(inputs), control.name: value} for value in ends)
 
 
 def _as_data(control: Input) -> dict[str, object]:
-    values = list(control.options if isinstance(control, Menu) else control.values)
-    choice = {"options": control.options} if isinstance(control, Menu) else {"values": values}
+    values = list(_choices(control))
     return {
         "name": control.name,
         "label": control.label,
         "place": values.index(control.start),
-        **choice,
+        **({"options": control.options} if isinstance(control, Menu) else {"values": values}),
     }
 
 
@@ -294,17 +245,18 @@ def short(value: float) -> str:
 
 def _still(
     title: str, inputs: Sequence[Input], formulas: Mapping[str, str], picture: Picture
-) -> tuple[bytes, tuple[int, int]]:
-    """Return a PNG of the figure at its start, and its size in CSS pixels."""
+) -> tuple[bytes, Sequence[float]]:
+    """Return a PNG of the figure at its start, and its size in inches."""
     setting = ", ".join(
         f"{control.label} {control.start if isinstance(control, Menu) else short(control.start)}"
         for control in inputs
     )
+    start_values = evaluate(formulas, _start(inputs))
     with plt.style.context(STYLE_FILE):
         if isinstance(picture, StackedBar):
-            fig = _bars(inputs, formulas, picture)
+            fig = _bars(picture, start_values)
         else:
-            fig = _curves(inputs, formulas, picture)
+            fig = _curves(picture, inputs, formulas, start_values)
         [axes] = fig.axes
         lines = textwrap.wrap(f"at the start: {setting}", _CHARACTERS)
         axes.set_title("\n".join(lines), loc="left", fontsize="small", fontweight="normal")
@@ -314,11 +266,10 @@ def _still(
         fig.legend(loc="outside lower left", ncols=2, fontsize="small", frameon=False)
         still = png(fig)
         plt.close(fig)
-    return still, tuple(round(CSS_PIXELS_PER_INCH * inches) for inches in fig.get_size_inches())
+    return still, tuple(fig.get_size_inches())
 
 
-def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: StackedBar) -> Figure:
-    values = evaluate(formulas, _start(inputs))
+def _bars(picture: StackedBar, values: Mapping[str, float]) -> Figure:
     total = sum(values[part.name] for part in picture.parts)
     fig, axes = plt.subplots(figsize=(_WIDTH_IN, 2.4 + 0.34 * len(picture.limits)))
     left = 0.0
@@ -340,14 +291,15 @@ def _bars(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Stacked
     return fig
 
 
-def _curves(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Curves) -> Figure:
-    [slider] = [
-        control
-        for control in inputs
-        if isinstance(control, Slider) and control.name == picture.along
-    ]
+def _curves(
+    picture: Curves,
+    inputs: Sequence[Input],
+    formulas: Mapping[str, str],
+    start_values: Mapping[str, float],
+) -> Figure:
+    slider = next(control for control in inputs if control.name == picture.along)
+    assert isinstance(slider, Slider)  # another has been refused
     points = [evaluate(formulas, {**_start(inputs), slider.name: value}) for value in slider.values]
-    start_values = evaluate(formulas, _start(inputs))
     fig, axes = plt.subplots(figsize=(_WIDTH_IN, 4.4))
     for line in picture.lines:
         label = f"{line.label} {short(start_values[line.name])}"
@@ -356,32 +308,10 @@ def _curves(inputs: Sequence[Input], formulas: Mapping[str, str], picture: Curve
         )
         axes.plot(slider.start, start_values[line.name], "o", color=line.colour)
     axes.axvline(slider.start, color="black", linestyle=":", linewidth=1)
-    axes.set(xlabel=picture.xlabel, ylabel=picture.ylabel)
-    axes.set_xscale("log" if picture.log_x else "linear")
-    axes.set_yscale("log" if picture.log_y else "linear")
+    axes.set(
+        xlabel=picture.xlabel,
+        ylabel=picture.ylabel,
+        xscale="log" if picture.log_x else "linear",
+        yscale="log" if picture.log_y else "linear",
+    )
     return fig
-
-
-def at(inputs: Sequence[Input], formulas: Mapping[str, str], **setting: object) -> dict[str, float]:
-    """Return the values of the formulas at a setting: the start, but for the inputs that
-    ``setting`` names.
-
-    A menu takes the label of an option, a slider a number. Raises ValueError for an input or a
-    value that is not there. Lesson 11.
-    """
-    by_name = {control.name: control for control in inputs}
-    for name, value in setting.items():
-        control = by_name.get(name)
-        values = (
-            ()
-            if control is None
-            else control.options
-            if isinstance(control, Menu)
-            else control.values
-        )
-        if control is None or value not in values:
-            raise ValueError(
-                f"{name}={value!r}: no input has this value; inputs are {', '.join(by_name)}"
-            )
-        by_name[name] = replace(control, start=value)  # type: ignore[arg-type]  # it is one of its own values
-    return evaluate(formulas, _start(tuple(by_name.values())))

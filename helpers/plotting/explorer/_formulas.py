@@ -71,32 +71,27 @@ def _problem(node: ast.expr, known_fields: Mapping[str, frozenset[str]]) -> str:
                 else f"has {name}.{field}; {name} has {', '.join(sorted(fields)) or 'no fields'}"
             )
         case ast.BinOp(left=left, op=operator, right=right) if isinstance(operator, _OPERATORS):
-            return _problem(left, known_fields) or _problem(right, known_fields)
+            parts = [left, right]
         case ast.UnaryOp(op=ast.USub(), operand=ast.BinOp(op=ast.Pow()) as power) if _touch(
             node, power
         ):
             return "negates a power, which is no JavaScript; put the power into parentheses"
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _problem(operand, known_fields)
+            parts = [operand]
         case ast.Compare(left=left, ops=[operator], comparators=[right]) if isinstance(
             operator, _COMPARISONS
         ):
-            return _problem(left, known_fields) or _problem(right, known_fields)
+            parts = [left, right]
         case ast.Call(func=ast.Name(id=function), args=arguments, keywords=[]) if (
             function in FUNCTIONS
         ):
-            return next(
-                (
-                    problem
-                    for argument in arguments
-                    if (problem := _problem(argument, known_fields))
-                ),
-                "",
+            parts = arguments
+        case _:
+            return (
+                f"has {ast.unparse(node)}; allowed are + - * / **, one comparison and "
+                f"{', '.join(FUNCTIONS)}"
             )
-    return (
-        f"has {ast.unparse(node)}; allowed are + - * / **, one comparison and "
-        f"{', '.join(FUNCTIONS)}"
-    )
+    return next(filter(None, (_problem(part, known_fields) for part in parts)), "")
 
 
 def _touch(minus: ast.UnaryOp, power: ast.BinOp) -> bool:

@@ -4,27 +4,28 @@ without a kernel.
 
 from __future__ import annotations
 
-import base64
-import html
 import io
-import json
+import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
-from PIL import Image
 
-from helpers.checks import members, one_of, whole_number
-from helpers.plotting._style import CSS_PIXELS_PER_INCH, STYLE_FILE, png
+from helpers.checks import members, whole_number
+from helpers.plotting._displaying import (
+    CSS_PIXELS_PER_INCH,
+    display_page,
+    require_sentences,
+    script_of,
+)
+from helpers.plotting._style import STYLE_FILE, pixels_of, png
 
-_FOLDER = Path(__file__).parent
-_STYLE = json.dumps(_FOLDER.joinpath("player.css").read_text(encoding="utf-8"))
-SCRIPT = _FOLDER.joinpath("player.js").read_text(encoding="utf-8").replace("PLAYER_STYLE", _STYLE)
+SCRIPT = script_of(Path(__file__).parent, "player")
 BEGINS = '<div class="course-player"'
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -64,18 +65,12 @@ def play(
         if captions is None
         else members("captions", captions, "sentences, one a frame", kind=str)
     )
-    for name, text in {"title": title, "alt": alt}.items():
-        if not one_of(name, text, str, "a sentence").strip():
-            raise ValueError(f"a player needs {name}: say in a sentence what moves in it")
+    require_sentences("a player", "moves in it", title=title, alt=alt)
     if len(figures) < 2:
         raise ValueError(
             f"{len(figures)} frames do not move; give at least two, or show one with plotting.show"
         )
-    sizes = list(
-        dict.fromkeys(
-            tuple(float(inches) for inches in figure.get_size_inches()) for figure in figures
-        )
-    )
+    sizes = list(dict.fromkeys(tuple(figure.get_size_inches()) for figure in figures))
     if len(sizes) > 1:
         sizes_text = " and ".join(f"{width:g} x {height:g} inches" for width, height in sizes[:2])
         raise ValueError(
@@ -97,38 +92,17 @@ def play(
     still_indices = sorted(
         {whole_number("stills", number, at_least=0, at_most=last_index) for number in still_numbers}
     )
-    from IPython.display import display
-
-    picture, (width, height) = _picture(figures, still_indices, title, caption_texts)
+    picture, size_in = _picture(figures, still_indices, title, caption_texts)
     data = {
         "title": title,
         "alt": alt,
         "frames": [svg(figure) for figure in figures],
         "captions": caption_texts,
     }
-    page = _page(data, picture, width_px=round(CSS_PIXELS_PER_INCH * sizes[0][0]))
-    display(
-        {"text/html": page, "image/png": picture, "text/plain": alt},
-        raw=True,
-        metadata={"image/png": {"alt": alt, "width": width, "height": height}},
-    )
+    width_px = round(CSS_PIXELS_PER_INCH * sizes[0][0])
+    display_page(f'{BEGINS} data-width="{width_px}"', data, SCRIPT, picture, size_in)
     for figure in figures:
         plt.close(figure)
-
-
-def _page(data: Mapping[str, object], picture: bytes, *, width_px: int) -> str:
-    """Return the HTML of a player: the picture, which the script replaces where it runs, the data,
-    and the script.
-    """
-    json_text = (
-        json.dumps(data, ensure_ascii=False).replace("</", "<\\/").replace("<!--", "\\u003c!--")
-    )
-    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-    alt = html.escape(str(data["alt"]))
-    return (
-        f'{BEGINS} data-width="{width_px}"><img src="{source}" alt="{alt}" style="max-width: 100%">'
-        f'<script type="application/json">{json_text}</script><script>{SCRIPT}</script></div>'
-    )
 
 
 def svg(figure: Figure) -> str:
@@ -185,8 +159,8 @@ def _unwrap(element: ElementTree.Element) -> None:
 
 def _picture(
     figures: Sequence[Figure], still_indices: Sequence[int], title: str, captions: Sequence[str]
-) -> tuple[bytes, tuple[int, int]]:
-    """Return the frames at ``still_indices`` on one PNG, and its size in CSS pixels.
+) -> tuple[bytes, tuple[float, float]]:
+    """Return the frames at ``still_indices`` on one PNG, and its size in inches.
 
     They stand side by side, or in two rows or three where they are larger so on a page across.
     """
@@ -196,19 +170,17 @@ def _picture(
         for frame_index in still_indices
     ]
     caption_texts = [textwrap.fill(text, int(_CHARACTERS_PER_IN * width)) for text in caption_texts]
-    cell = (
-        width + _GAP_IN,
-        height + _GAP_IN + _LINE_IN * max(text.count("\n") + 1 for text in caption_texts),
-    )
+    wide = width + _GAP_IN
+    high = height + _GAP_IN + _LINE_IN * max(text.count("\n") + 1 for text in caption_texts)
+
+    def down(across: int) -> int:
+        return math.ceil(len(still_indices) / across)
 
     def scale(across: int) -> float:
-        return min(
-            _AREA_IN[0] / (across * cell[0]),
-            _AREA_IN[1] / (-(-len(still_indices) // across) * cell[1]),
-        )
+        return min(_AREA_IN[0] / (across * wide), _AREA_IN[1] / (down(across) * high))
 
     across = max((len(still_indices), 2, 1), key=scale)
-    size = _GAP_IN + across * cell[0], _TITLE_IN + -(-len(still_indices) // across) * cell[1]
+    size = _GAP_IN + across * wide, _TITLE_IN + down(across) * high
     with plt.style.context(STYLE_FILE):
         page = plt.figure(figsize=size)
         page.set_layout_engine("none")
@@ -216,8 +188,9 @@ def _picture(
             _GAP_IN / size[0], 1 - 0.3 / size[1], title, fontsize=18, fontweight="bold", va="center"
         )
         for index, (frame_index, text) in enumerate(zip(still_indices, caption_texts, strict=True)):
-            left, top = _GAP_IN + index % across * cell[0], _TITLE_IN + index // across * cell[1]
-            pixels = _pixels(figures[frame_index])
+            left, top = _GAP_IN + index % across * wide, _TITLE_IN + index // across * high
+            with plt.style.context(_AS_LAID_OUT):
+                pixels = np.asarray(pixels_of(figures[frame_index], CSS_PIXELS_PER_INCH))
             page.figimage(
                 pixels,
                 round(left * CSS_PIXELS_PER_INCH),
@@ -233,10 +206,4 @@ def _picture(
             )
         picture = png(page, dpi=CSS_PIXELS_PER_INCH)
         plt.close(page)
-    return picture, tuple(round(CSS_PIXELS_PER_INCH * inches) for inches in size)
-
-
-def _pixels(figure: Figure) -> np.ndarray:
-    with plt.style.context([STYLE_FILE, _AS_LAID_OUT]), io.BytesIO() as buffer:
-        figure.savefig(buffer, format="png", dpi=CSS_PIXELS_PER_INCH)
-        return np.asarray(Image.open(buffer).convert("RGB"))
+    return picture, size

@@ -43,6 +43,7 @@ class Prepared:
     def only(self, replica: int) -> Prepared:
         """Return the same of one replica."""
         row = slice(replica, replica + 1)
+        settings: list[Any] = [values and values[row] for values in self.settings]
         return dataclasses.replace(
             self,
             weights={name: weight[row] for name, weight in self.weights.items()},
@@ -50,7 +51,7 @@ class Prepared:
             masks=self.masks[row],
             training=self.training[row],
             validation=self.validation[row],
-            settings=stacking.Settings(*(values and values[row] for values in self.settings)),
+            settings=stacking.Settings(*settings),
         )
 
 

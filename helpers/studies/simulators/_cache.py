@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from helpers.checks import boolean, numbers, random_seed, whole_number
+from helpers.checks import members, numbers, one_of, random_seed, whole_number
 from helpers.results import Record
 
 _LAST_ADDRESS = 2**63 - 1
@@ -89,9 +89,7 @@ def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
 
     Lesson 02.
     """
-    streams = list_of("streams", streams, "address streams")
-    for stream in streams:
-        require_stream(stream)
+    streams = members("streams", streams, "address streams", kind=AddressStream)
     widths = sorted({stream.access_bytes for stream in streams})
     if len(widths) != 1:
         raise ValueError(
@@ -105,37 +103,22 @@ def join_streams(streams: Sequence[AddressStream]) -> AddressStream:
     )
 
 
-def sequential(
-    count: int, *, element_bytes: int = 4, start: int = 0, writes: bool = False
-) -> AddressStream:
-    """Return accesses to ``count`` elements one after another, from the byte ``start``.
-
-    An element has ``element_bytes``; with ``writes`` it is written, else read. Lesson 01.
-    """
-    boolean("writes", writes)
-    return strided(
-        count, stride_bytes=element_bytes, element_bytes=element_bytes, start=start, writes=writes
-    )
+def sequential(count: int) -> AddressStream:
+    """Return the loads of ``count`` numbers of 4 bytes one after another. Lesson 01."""
+    return strided(count, stride_bytes=4)
 
 
-def strided(
-    count: int, *, stride_bytes: int, element_bytes: int = 4, start: int = 0, writes: bool = False
-) -> AddressStream:
-    """Return accesses to ``count`` elements, each ``stride_bytes`` behind the one before, from the
-    byte ``start``.
+def strided(count: int, *, stride_bytes: int) -> AddressStream:
+    """Return the loads of ``count`` numbers of 4 bytes, each ``stride_bytes`` behind the last.
 
     >>> strided(3, stride_bytes=256).addresses.tolist()
     [0, 256, 512]
 
-    An element has ``element_bytes``; with ``writes`` it is written, else read. Lesson 02.
+    Lesson 02.
     """
-    boolean("writes", writes)
     whole_number("count", count, at_most=_MOST_ACCESSES)
     whole_number("stride_bytes", stride_bytes, at_most=_LAST_ADDRESS // _MOST_ACCESSES)
-    whole_number("start", start, at_least=0, at_most=_LAST_ADDRESS - stride_bytes * count)
-    return AddressStream(
-        start + stride_bytes * np.arange(count, dtype=np.int64), writes, element_bytes
-    )
+    return AddressStream(stride_bytes * np.arange(count, dtype=np.int64))
 
 
 def pointer_chase(
@@ -150,36 +133,14 @@ def pointer_chase(
     whole_number("step_bytes", step_bytes, at_least=8)
     whole_number("working_set_bytes", working_set_bytes, at_least=step_bytes)
     whole_number("laps", laps)
-    _require_few(working_set_bytes // step_bytes * laps, "a chase through that working set")
-    order = np.random.default_rng(random_seed(seed)).permutation(working_set_bytes // step_bytes)
-    return AddressStream(np.tile(order * step_bytes, laps), False, 8)
-
-
-def _require_few(accesses: int, name: str) -> None:
-    if accesses > _MOST_ACCESSES:
+    steps = working_set_bytes // step_bytes
+    if steps * laps > _MOST_ACCESSES:
         raise ValueError(
-            f"{name} is {accesses:,} accesses, and at most {_MOST_ACCESSES:,} are simulated; give "
-            "less"
+            f"a chase through that working set is {steps * laps:,} accesses, and at most "
+            f"{_MOST_ACCESSES:,} are simulated; give less"
         )
-
-
-def require_stream(value: object) -> None:
-    """Raise TypeError unless ``value`` is an address stream."""
-    if not isinstance(value, AddressStream):
-        raise TypeError(
-            "this takes an address stream, such as sequential(100) or AddressStream(addresses), "
-            f"not {type(value).__name__} {value!r:.40}"
-        )
-
-
-def list_of(name: str, values: object, items: str) -> list:
-    """Return ``values`` as a list; TypeError when it is one thing instead of several."""
-    try:
-        return list(values)  # type: ignore[call-overload]  # what has no members raises
-    except TypeError:
-        raise TypeError(
-            f"{name} is a list of {items}; got {type(values).__name__} {values!r:.40}"
-        ) from None
+    order = np.random.default_rng(random_seed(seed)).permutation(steps)
+    return AddressStream(np.tile(order * step_bytes, laps), False, 8)
 
 
 _COMPILED_FROM = 200_000  # touches; for fewer, numba's compilation takes longer than Python
@@ -300,31 +261,30 @@ def simulate_caches(stream: AddressStream, levels: Sequence[CacheLevel]) -> Cach
     without it, several seconds where most of them miss. Raises TypeError or ValueError for no
     stream, no level, or a level whose lines are shorter than those of the level before. Lesson 01.
     """
-    require_stream(stream)
-    levels = _check_levels(levels)
-    lines, writes = stream.lines(levels[0].line_bytes)
-    split = int(
-        np.count_nonzero(
-            stream.addresses % levels[0].line_bytes + stream.access_bytes > levels[0].line_bytes
-        )
+    one_of(
+        "stream",
+        stream,
+        AddressStream,
+        "an address stream, such as sequential(100) or AddressStream(addresses)",
     )
+    levels = _check_levels(levels)
+    line_bytes = levels[0].line_bytes
+    lines, writes = stream.lines(line_bytes)
+    splits = stream.addresses % line_bytes + stream.access_bytes > line_bytes
     level_counts: list[LevelCounts] = []
     for index, level in enumerate(levels):
-        whole_lines_come_back = index > 0 and levels[index - 1].line_bytes == level.line_bytes
-        walk = _walk(
-            _merge_repeats(lines, writes),
-            sets=level.sets,
-            ways=level.lines // level.sets,
-            fetches_before_writing=not whole_lines_come_back,
+        lines_in_one = level.line_bytes // levels[max(index - 1, 0)].line_bytes
+        counts, lines, writes = _simulate_level(
+            f"L{index + 1}",
+            level,
+            lines // lines_in_one,
+            writes,
+            fetches_before_writing=index == 0 or lines_in_one > 1,
         )
-        level_counts.append(_counts(f"L{index + 1}", level, writes, walk))
-        outward = (
-            1 if index + 1 == len(levels) else levels[index + 1].line_bytes // level.line_bytes
-        )
-        lines, writes = walk.next_lines // outward, walk.next_writes
+        level_counts.append(counts)
     return CacheRun(
         accesses=len(stream),
-        split_accesses=split,
+        split_accesses=int(np.count_nonzero(splits)),
         asked_bytes=len(stream) * stream.access_bytes,
         memory_read_bytes=level_counts[-1].read_bytes,
         memory_written_bytes=level_counts[-1].written_bytes,
@@ -352,7 +312,7 @@ def simulate_latency(
     """
     levels = _check_levels(levels)
     latencies = tuple(numbers("latencies_s", latencies_s))
-    sizes = list_of("working_sets_bytes", working_sets_bytes, "sizes in bytes")
+    sizes = members("working_sets_bytes", working_sets_bytes, "sizes in bytes")
     if (
         len(latencies) != len(levels) + 1
         or list(latencies) != sorted(latencies)
@@ -370,15 +330,11 @@ def _chase_point(
     levels: Sequence[CacheLevel], latencies_s: Sequence[float], size_bytes: int, seed: int
 ) -> ChasePoint:
     step = levels[0].line_bytes
-    served_loads = [
-        _count_served(
-            simulate_caches(
-                pointer_chase(size_bytes, step_bytes=step, laps=laps, seed=seed), levels
-            )
-        )
+    one_lap, two_laps = (
+        _count_served(pointer_chase(size_bytes, step_bytes=step, laps=laps, seed=seed), levels)
         for laps in (1, 2)
-    ]
-    second_lap = served_loads[1] - served_loads[0]
+    )
+    second_lap = two_laps - one_lap
     loads = int(second_lap.sum())
     return ChasePoint(
         working_set_bytes=size_bytes,
@@ -387,41 +343,19 @@ def _chase_point(
     )
 
 
-def _count_served(run: CacheRun) -> np.ndarray:
-    """Return how many loads each level served, memory last: every miss of a level is a touch of the
-    next.
+def _count_served(loads: AddressStream, levels: Sequence[CacheLevel]) -> np.ndarray:
+    """Return how many of the loads each level served, memory last: every miss of a level is a touch
+    of the next.
     """
+    run = simulate_caches(loads, levels)
     return np.array([*(level.hits for level in run.levels), run.levels[-1].misses])
 
 
-def _counts(name: str, level: CacheLevel, writes: np.ndarray, walk: _Walk) -> LevelCounts:
-    written = int(np.count_nonzero(writes))
-    fetches = walk.next_writes.size - walk.write_backs
-    return LevelCounts(
-        level=name,
-        size_bytes=level.size_bytes,
-        line_bytes=level.line_bytes,
-        ways=level.lines // level.sets,
-        reads=writes.size - written,
-        writes=written,
-        hits=writes.size - walk.misses,
-        misses=walk.misses,
-        miss_share=walk.misses / writes.size if writes.size else 0.0,
-        evictions=walk.evictions,
-        write_backs=walk.write_backs,
-        dirty_lines=walk.dirty_lines,
-        read_bytes=fetches * level.line_bytes,
-        written_bytes=walk.write_backs * level.line_bytes,
-    )
-
-
 def _check_levels(levels: Sequence[CacheLevel]) -> tuple[CacheLevel, ...]:
-    hierarchy = tuple(levels) if isinstance(levels, Sequence) else ()
-    if not hierarchy or not all(isinstance(level, CacheLevel) for level in hierarchy):
-        raise TypeError(
-            "levels is a list of CacheLevel, the one nearest to the processor first: "
-            f"[CacheLevel(32 * 1024, ways=8), ...]; got {levels!r:.80}"
-        )
+    accepted = "CacheLevel, the one nearest to the processor first: [CacheLevel(32768, ways=8)]"
+    hierarchy = tuple(members("levels", levels, accepted, kind=CacheLevel))
+    if not hierarchy:
+        raise ValueError(f"levels is empty; give a list of {accepted}")
     lines = [level.line_bytes for level in hierarchy]
     if lines != sorted(lines):
         raise ValueError(
@@ -430,98 +364,103 @@ def _check_levels(levels: Sequence[CacheLevel]) -> tuple[CacheLevel, ...]:
     return hierarchy
 
 
-@dataclass(frozen=True, eq=False)
-class _Walk:
-    """The walk of touches through a level: counts, and in order the lines that it asked of (wrote
-    to) the next level.
-    """
+def _simulate_level(
+    name: str,
+    level: CacheLevel,
+    lines: np.ndarray,
+    writes: np.ndarray,
+    *,
+    fetches_before_writing: bool,
+) -> tuple[LevelCounts, np.ndarray, np.ndarray]:
+    """Return the counts of touches of a level, empty at first, and in order the lines that it asked
+    of the next level or wrote to it, and which of them it wrote.
 
-    misses: int
-    evictions: int
-    write_backs: int
-    dirty_lines: int
-    next_lines: np.ndarray
-    next_writes: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
-class _Touches:
-    """Lines touched, no line twice in a row; whether the first touch of each run wrote, and whether
-    any did.
-    """
-
-    lines: np.ndarray
-    first_writes: np.ndarray
-    any_writes: np.ndarray
-
-
-def _merge_repeats(lines: np.ndarray, writes: np.ndarray) -> _Touches:
-    """Return the runs of touches of one line, in order."""
-    if lines.size == 0:
-        return _Touches(lines, writes, writes)
-    starts = np.flatnonzero(np.concatenate([[True], lines[1:] != lines[:-1]]))
-    return _Touches(lines[starts], writes[starts], np.logical_or.reduceat(writes, starts))
-
-
-def _walk(touches: _Touches, *, sets: int, ways: int, fetches_before_writing: bool) -> _Walk:
-    """Return the walk of ``touches`` through a level of ``sets`` x ``ways`` lines, empty at first.
-
-    A line stands in the set of its number modulo ``sets``. A miss asks the next level for the line
+    A line stands in the set of its number modulo the sets. A miss asks the next level for the line
     (a missed write only if ``fetches_before_writing``), then writes the line that it replaces to
     the next level if that is dirty. numba walks where it is installed and the touches are many,
     else Python; both do the same.
     """
-    compiled_walk = _compile_walk() if touches.lines.size >= _COMPILED_FROM else None
+    ways = level.lines // level.sets
+    touches = _merge_repeats(lines, writes)
+    compiled_walk = _compile_walk() if touches[0].size >= _COMPILED_FROM else None
     if compiled_walk is None:
-        return _walk_in_python(touches, sets, ways, fetches_before_writing)
-    numbers, lines = _number_lines(touches.lines)
-    counts, next_lines, next_writes = compiled_walk(
-        numbers,
-        lines % sets,
-        touches.first_writes,
-        touches.any_writes,
-        sets,
-        ways,
-        fetches_before_writing,
+        counts, next_lines, next_writes = _walk_in_python(
+            *touches, level.sets, ways, fetches_before_writing
+        )
+    else:
+        numbers, known = _number_lines(touches[0])
+        counts, next_numbers, next_writes = compiled_walk(
+            numbers, known % level.sets, *touches[1:], level.sets, ways, fetches_before_writing
+        )
+        next_lines = known[next_numbers]
+    misses, evictions, write_backs, dirty_lines = map(int, counts)
+    written = int(np.count_nonzero(writes))
+    level_counts = LevelCounts(
+        level=name,
+        size_bytes=level.size_bytes,
+        line_bytes=level.line_bytes,
+        ways=ways,
+        reads=writes.size - written,
+        writes=written,
+        hits=writes.size - misses,
+        misses=misses,
+        miss_share=misses / writes.size if writes.size else 0.0,
+        evictions=evictions,
+        write_backs=write_backs,
+        dirty_lines=dirty_lines,
+        read_bytes=(next_writes.size - write_backs) * level.line_bytes,
+        written_bytes=write_backs * level.line_bytes,
     )
-    misses, evictions, write_backs, dirty_lines = (int(count) for count in counts)
-    return _Walk(misses, evictions, write_backs, dirty_lines, lines[next_lines], next_writes)
+    return level_counts, next_lines, next_writes
 
 
-def _walk_in_python(touches: _Touches, sets: int, ways: int, fetches_before_writing: bool) -> _Walk:
+def _merge_repeats(
+    lines: np.ndarray, writes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the lines touched, no line twice in a row; whether the first touch of each run wrote,
+    and whether any did.
+    """
+    if lines.size == 0:
+        return lines, writes, writes
+    starts = np.flatnonzero(np.concatenate([[True], lines[1:] != lines[:-1]]))
+    return lines[starts], writes[starts], np.logical_or.reduceat(writes, starts)
+
+
+def _walk_in_python(
+    lines: np.ndarray,
+    first_writes: np.ndarray,
+    any_writes: np.ndarray,
+    sets: int,
+    ways: int,
+    fetches_before_writing: bool,
+) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
     # a set's lines, oldest first: is it dirty?
     cache_sets: dict[int, OrderedDict[int, bool]] = defaultdict(OrderedDict)
     misses = evictions = write_backs = 0
     next_lines: list[int] = []
     next_writes: list[bool] = []
-    runs = zip(
-        touches.lines.tolist(),
-        touches.first_writes.tolist(),
-        touches.any_writes.tolist(),
-        strict=True,
-    )
-    for line, wrote_first, wrote in runs:
-        lines = cache_sets[line % sets]
-        if line in lines:
-            lines.move_to_end(line)
-            if wrote:
-                lines[line] = True
+    touches = (array.tolist() for array in (lines, first_writes, any_writes))
+    for line, wrote_first, wrote in zip(*touches, strict=True):
+        held = cache_sets[line % sets]
+        if line in held:
+            held.move_to_end(line)
+            held[line] |= wrote
             continue
         misses += 1
         if fetches_before_writing or not wrote_first:
             next_lines.append(line)
             next_writes.append(False)
-        if len(lines) == ways:
-            victim, dirty = lines.popitem(last=False)
+        if len(held) == ways:
+            victim, dirty = held.popitem(last=False)
             evictions += 1
             if dirty:
                 write_backs += 1
                 next_lines.append(victim)
                 next_writes.append(True)
-        lines[line] = wrote
-    dirty_lines = sum(sum(lines.values()) for lines in cache_sets.values())
-    sent = np.array(next_lines, np.int64), np.array(next_writes, bool)
-    return _Walk(misses, evictions, write_backs, dirty_lines, *sent)
+        held[line] = wrote
+    dirty_lines = sum(sum(held.values()) for held in cache_sets.values())
+    counts = (misses, evictions, write_backs, dirty_lines)
+    return counts, np.array(next_lines, np.int64), np.array(next_writes, bool)
 
 
 def _number_lines(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -548,59 +487,43 @@ def _compile_walk() -> Callable[..., tuple] | None:
 
 
 def _linked_walk(numbers, set_of, first_writes, any_writes, sets, ways, fetches_before_writing):
-    """The walk for numba: each set's lines are a doubly linked list by age, so a step costs the
+    """The walk for numba: each set's lines are a doubly linked circle by age, so a step costs the
     same for any ways.
     """
-    state = np.zeros(set_of.size, np.uint8)
-    newer, older = np.full(set_of.size, -1, np.int64), np.full(set_of.size, -1, np.int64)
-    newest, oldest = np.full(sets, -1, np.int64), np.full(sets, -1, np.int64)
+    count = set_of.size
+    state = np.zeros(count, np.uint8)
+    # beside the lines stands the end of each circle, between its newest and its oldest line
+    newer, older = np.arange(count + sets), np.arange(count + sets)
     line_counts = np.zeros(sets, np.int64)
-    next_lines, next_writes = (
-        np.empty(2 * numbers.size, np.int64),
-        np.empty(2 * numbers.size, np.bool_),
-    )
+    next_lines = np.empty(2 * numbers.size, np.int64)
+    next_writes = np.empty(2 * numbers.size, np.bool_)
     sent = misses = evictions = write_backs = 0
     for touch in range(numbers.size):
         line = numbers[touch]
-        set_index = set_of[line]
+        leaving, end = line, count + set_of[line]
         if state[line] == _ABSENT:
             misses += 1
             if fetches_before_writing or not first_writes[touch]:
                 next_lines[sent], next_writes[sent] = line, False
                 sent += 1
-            if line_counts[set_index] == ways:
-                victim = oldest[set_index]
-                oldest[set_index] = newer[victim]
-                if oldest[set_index] < 0:
-                    newest[set_index] = -1
-                else:
-                    older[oldest[set_index]] = -1
+            if line_counts[set_of[line]] == ways:
+                leaving = newer[end]
                 evictions += 1
-                if state[victim] == _DIRTY:
+                if state[leaving] == _DIRTY:
                     write_backs += 1
-                    next_lines[sent], next_writes[sent] = victim, True
+                    next_lines[sent], next_writes[sent] = leaving, True
                     sent += 1
-                state[victim] = _ABSENT
+                state[leaving] = _ABSENT
             else:
-                line_counts[set_index] += 1
-            state[line] = _DIRTY if any_writes[touch] else _CLEAN
-        else:
-            if any_writes[touch]:
-                state[line] = _DIRTY
-            if newest[set_index] == line:
-                continue
-            newer_one, older_one = newer[line], older[line]
-            older[newer_one] = older_one
-            if older_one < 0:
-                oldest[set_index] = newer_one
-            else:
-                newer[older_one] = newer_one
-        older[line], newer[line] = newest[set_index], -1
-        if newest[set_index] < 0:
-            oldest[set_index] = line
-        else:
-            newer[newest[set_index]] = line
-        newest[set_index] = line
+                line_counts[set_of[line]] += 1
+            state[line] = _CLEAN
+        if any_writes[touch]:
+            state[line] = _DIRTY
+        # the line that leaves its place; one that was in no circle stands between itself and itself
+        newer[older[leaving]], older[newer[leaving]] = newer[leaving], older[leaving]
+        newer[line], older[line] = end, older[end]
+        newer[older[end]] = line
+        older[end] = line
     dirty_lines = np.sum(state == _DIRTY)
     return (
         (misses, evictions, write_backs, dirty_lines),

@@ -13,6 +13,7 @@ hardware joins the accesses of neighbouring threads. Lesson 02.
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from helpers.checks import function, random_seed, whole_number
 from helpers.results import Record
 
 Kernel = Callable[..., Any]
+
+_END = object()  # of a thread that reaches no further barrier
 
 
 class KernelError(ValueError):
@@ -125,10 +128,8 @@ class Matrix:
 class OutputMatrix(Matrix):
     """C: empty at first, and each element belongs to the one thread that writes it."""
 
-    def __init__(
-        self, name: str, shape: tuple[int, int], tally: AccessTally, running: RunningThread
-    ) -> None:
-        super().__init__(name, np.full(shape, np.nan), tally, running)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._owners: dict[int, tuple[int, int, int, int]] = {}
 
     def _check_read(self, offset: int) -> None:
@@ -157,14 +158,12 @@ class SharedMatrix(Matrix):
     between them.
     """
 
-    def __init__(
-        self, name: str, shape: tuple[int, int], tally: AccessTally, running: RunningThread
-    ) -> None:
-        super().__init__(name, np.full(shape, np.nan), tally, running)
-        # the barriers passed, and the thread (None: nobody; "several": more than one)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # of each element the barriers passed, and the thread (None: nobody; "several": more)
         nobody = (-1, None)
-        self._written: list[tuple[int, Any]] = [nobody] * (shape[0] * shape[1])
-        self._read: list[tuple[int, Any]] = [nobody] * (shape[0] * shape[1])
+        self._written: list[tuple[int, Any]] = [nobody] * len(self._values)
+        self._read: list[tuple[int, Any]] = [nobody] * len(self._values)
 
     def _check_read(self, offset: int) -> None:
         barriers, writer = self._written[offset]
@@ -200,10 +199,9 @@ class SharedMatrix(Matrix):
             if other_thread == "several"
             else f"thread ({other_thread[2]}, {other_thread[3]})"
         )
-        two_write = (verb, other_verb) == ("writes", "wrote")
         cure = (
             "let one thread write it, or put a yield between the two"
-            if two_write
+            if (verb, other_verb) == ("writes", "wrote")
             else "put a yield there"
         )
         return KernelError(
@@ -263,7 +261,8 @@ class Block:
                 f"shared matrix {name!r} has {shape} rows and columns; give two whole numbers "
                 "above 0"
             )
-        matrix = self.matrices.setdefault(name, SharedMatrix(name, shape, self.tally, self.running))
+        empty = SharedMatrix(name, np.full(shape, np.nan), self.tally, self.running)
+        matrix = self.matrices.setdefault(name, empty)
         if matrix.shape != shape:
             raise KernelError(
                 f"{self.running.name()} asks for shared {name!r} with {shape} rows and columns; "
@@ -274,9 +273,7 @@ class Block:
     @property
     def elements(self) -> int:
         """The elements of shared memory that the block holds."""
-        return sum(
-            rows * columns for rows, columns in (matrix.shape for matrix in self.matrices.values())
-        )
+        return sum(math.prod(matrix.shape) for matrix in self.matrices.values())
 
 
 def run_block(
@@ -304,13 +301,11 @@ def run_block(
         still_waiting = []
         for thread, steps in waiting:
             block.running.thread = thread
-            if _reaches_a_barrier(steps):
+            if next(steps, _END) is not _END:
                 still_waiting.append((thread, steps))
         if still_waiting and len(still_waiting) < threads:
             ended_thread = next(
-                thread
-                for thread, _ in waiting
-                if thread not in {waiter for waiter, _ in still_waiting}
+                thread for thread, steps in waiting if (thread, steps) not in still_waiting
             )
             raise KernelError(
                 f"{thread_name(still_waiting[0][0])} waits at a barrier, and "
@@ -320,15 +315,6 @@ def run_block(
         waiting = still_waiting
         block.running.barriers += bool(still_waiting)
     return block.running.barriers
-
-
-def _reaches_a_barrier(steps: Iterator[object]) -> bool:
-    """Run a thread to its next barrier; False when it ends first."""
-    try:
-        next(steps)
-    except StopIteration:
-        return False
-    return True
 
 
 ELEMENT_BYTES = 4  # float32
@@ -358,21 +344,6 @@ class ProductTraffic(Record):
     shared_writes: int
     macs: int
 
-    @property
-    def global_bytes(self) -> int:
-        """Bytes to and from global memory."""
-        return ELEMENT_BYTES * (self.global_reads + self.global_writes)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes to and from shared memory."""
-        return ELEMENT_BYTES * (self.shared_reads + self.shared_writes)
-
-    @property
-    def macs_per_global_byte(self) -> float:
-        """Multiply-adds for each byte to and from global memory."""
-        return self.macs / self.global_bytes
-
 
 def count_traffic(
     kernel: Kernel, m: int, n: int, k: int, *, tile: int, seed: int = 0
@@ -398,17 +369,13 @@ def count_traffic(
             f"{m} x {n} x {k} is {m * n * k:,} multiply-adds, and at most {_MOST_STEPS:,} are "
             "simulated; the counts of a small product show the same"
         )
-    generator, running, to_global, to_shared = (
-        np.random.default_rng(random_seed(seed)),
-        RunningThread(),
-        AccessTally(),
-        AccessTally(),
-    )
+    running, to_global, to_shared = RunningThread(), AccessTally(), AccessTally()
+    generator = np.random.default_rng(random_seed(seed))
     left, right = (
         generator.integers(1, _MOST_VALUES, shape).astype(float) for shape in ((m, k), (k, n))
     )
     a, b = Matrix("A", left, to_global, running), Matrix("B", right, to_global, running)
-    c = OutputMatrix("C", (m, n), to_global, running)
+    c = OutputMatrix("C", np.full((m, n), np.nan), to_global, running)
     block_indices = [
         (row, column) for row in range(-(-m // tile)) for column in range(-(-n // tile))
     ]
@@ -418,20 +385,33 @@ def count_traffic(
         barriers = max(barriers, run_block(kernel, block_index, tile, (a, b, c), block))
         elements = max(elements, block.elements)
     _check_product(left @ right, c.values())
-    return ProductTraffic(
-        m=m,
-        n=n,
-        k=k,
-        tile=tile,
-        blocks=len(block_indices),
-        threads=len(block_indices) * tile**2,
+    return _traffic(
+        m,
+        n,
+        k,
+        tile,
         barriers=barriers,
         shared_block_bytes=ELEMENT_BYTES * elements,
         global_reads=to_global.reads,
         global_writes=to_global.writes,
         shared_reads=to_shared.reads,
         shared_writes=to_shared.writes,
+    )
+
+
+def _traffic(m: int, n: int, k: int, tile: int, **counts: int) -> ProductTraffic:
+    """Return the traffic of a product that ``counts`` holds, nothing of what it does not name."""
+    blocks = -(-m // tile) * -(-n // tile)
+    nothing = dict.fromkeys(("barriers", "shared_block_bytes", "shared_reads", "shared_writes"), 0)
+    return ProductTraffic(
+        m=m,
+        n=n,
+        k=k,
+        tile=tile,
+        blocks=blocks,
+        threads=blocks * tile**2,
         macs=m * n * k,
+        **(nothing | counts),
     )
 
 
@@ -443,22 +423,7 @@ def naive_traffic(m: int, n: int, k: int, *, tile: int) -> ProductTraffic:
     m n k global reads and m n global writes.
     """
     _check_sizes(m, n, k, tile)
-    blocks = -(-m // tile) * -(-n // tile)
-    return ProductTraffic(
-        m=m,
-        n=n,
-        k=k,
-        tile=tile,
-        blocks=blocks,
-        threads=blocks * tile**2,
-        barriers=0,
-        shared_block_bytes=0,
-        global_reads=2 * m * n * k,
-        global_writes=m * n,
-        shared_reads=0,
-        shared_writes=0,
-        macs=m * n * k,
-    )
+    return _traffic(m, n, k, tile, global_reads=2 * m * n * k, global_writes=m * n)
 
 
 def tiled_traffic(m: int, n: int, k: int, *, tile: int) -> ProductTraffic:
@@ -476,21 +441,18 @@ def tiled_traffic(m: int, n: int, k: int, *, tile: int) -> ProductTraffic:
     """
     _check_sizes(m, n, k, tile)
     down, across, steps = -(-m // tile), -(-n // tile), -(-k // tile)
-    threads = down * across * tile**2
-    return ProductTraffic(
-        m=m,
-        n=n,
-        k=k,
-        tile=tile,
-        blocks=down * across,
-        threads=threads,
+    shared_writes = down * across * tile**2 * steps * 2
+    return _traffic(
+        m,
+        n,
+        k,
+        tile,
         barriers=2 * steps,
         shared_block_bytes=2 * tile**2 * ELEMENT_BYTES,
         global_reads=k * (m * across + n * down),
         global_writes=m * n,
-        shared_reads=threads * steps * 2 * tile,
-        shared_writes=threads * steps * 2,
-        macs=m * n * k,
+        shared_reads=shared_writes * tile,
+        shared_writes=shared_writes,
     )
 
 

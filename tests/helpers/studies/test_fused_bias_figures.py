@@ -13,8 +13,8 @@ import torch
 from matplotlib.colors import to_hex
 
 from helpers import plotting, timing
-from helpers.plotting.explorer._explore import at
 from helpers.studies import fused_bias
+from tests.explored import at
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 

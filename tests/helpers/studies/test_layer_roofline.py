@@ -14,9 +14,9 @@ import torch
 import helpers
 from helpers import hardware, native, plotting, timing
 from helpers.hardware._devices import read_toml
-from helpers.plotting.explorer._explore import at
 from helpers.studies import layer_roofline
 from helpers.studies.layer_roofline import LayerTimes, _measuring as measuring
+from tests.explored import at
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 GPU = LayerTimes("T4", "float16", 1024, 2, 300e9, 60e12, (1, 64), (1e-5, 2e-5), True)

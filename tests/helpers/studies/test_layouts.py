@@ -20,10 +20,10 @@ from helpers import plotting
 from helpers.links import Link
 from helpers.parallel import collective
 from helpers.plotting._style import legible_colour
-from helpers.plotting.explorer._explore import at
 from helpers.ranks import RankError, Ranks
 from helpers.studies import layouts, parallel_plans
 from helpers.studies.layouts import figures
+from tests.explored import at
 
 NODE, PORT = Link(1e9, 0.001), Link(1e9, 0.03)
 

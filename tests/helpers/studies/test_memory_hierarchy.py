@@ -11,9 +11,9 @@ import torch
 
 from helpers import hardware, native, plotting
 from helpers.hardware._devices import devices
-from helpers.plotting.explorer._explore import at
 from helpers.studies import memory_hierarchy, sending
 from helpers.studies.memory_hierarchy import Waits, _measuring as measuring
+from tests.explored import at
 
 KIB, MIB = 2**10, 2**20
 SIZES = [256 * KIB, MIB, 4 * MIB]

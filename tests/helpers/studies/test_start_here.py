@@ -10,8 +10,9 @@ import re
 import matplotlib.pyplot as plt
 import pytest
 
-from helpers.plotting.explorer._explore import Menu, Slider, at
+from helpers.plotting.explorer._explore import Menu, Slider
 from helpers.studies import start_here
+from tests.explored import at
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -123,41 +122,32 @@ def simulate(
     )
 
 
-@dataclass
-class _Registers:
-    """One register of every element: the value in it, and the value's place in its matrix (-1 for
-    none).
-    """
+class _Registers(NamedTuple):
+    """Registers: the values in them, and the values' places in their matrix (-1 for none)."""
 
     values: np.ndarray
     places: np.ndarray
 
-    def clear(self) -> None:
-        self.values[:] = 0
-        self.places[:] = _EMPTY
 
-    def move_right(self, values: np.ndarray, places: np.ndarray) -> None:
-        """Move every value one element to the right; the left edge takes ``values``."""
-        for register, entering in ((self.values, values), (self.places, places)):
-            register[:, 1:] = register[:, :-1]
-            register[:, 0] = entering
+def _move_right(registers: _Registers, entering: _Registers) -> None:
+    """Move every value one element to the right; the left edge takes ``entering``."""
+    for register, edge in zip(registers, entering, strict=True):
+        register[:, 1:] = register[:, :-1]
+        register[:, 0] = edge
 
-    def move_down(
-        self, values: np.ndarray, places: np.ndarray, into: np.ndarray | bool = True
-    ) -> None:
-        """Move values one element down, ``into`` the elements that take one; the upper edge takes
-        ``values``.
-        """
-        for register, entering in ((self.values, values), (self.places, places)):
-            np.copyto(
-                register,
-                np.vstack((np.broadcast_to(entering, self.columns), register[:-1])),
-                where=into,
-            )
 
-    @property
-    def columns(self) -> int:
-        return self.values.shape[1]
+def _move_down(registers: _Registers, entering: _Registers, into: np.ndarray | bool = True) -> None:
+    """Move values one element down, ``into`` the elements that take one; the upper edge takes
+    ``entering``.
+    """
+    for register, edge in zip(registers, entering, strict=True):
+        np.copyto(register, np.vstack((edge, register[:-1])), where=into)
+
+
+def _replace(registers: _Registers, others: _Registers, where: np.ndarray | bool = True) -> None:
+    """Put ``others`` into the registers, ``where`` that is true."""
+    for register, other in zip(registers, others, strict=True):
+        np.copyto(register, other, where=where)
 
 
 class _Array:
@@ -175,12 +165,13 @@ class _Array:
     ) -> None:
         self.a, self.b, self.rows, self.columns = moving, staying, rows, columns
         (self.m, self.k), self.n = moving.shape, staying.shape[1]
+        self.products = np.zeros((rows, columns), moving.dtype)
         self.inputs, self.held, self.next, self.sums = (
             _Registers(np.zeros((rows, columns), moving.dtype), np.full((rows, columns), _EMPTY))
             for _ in range(4)
         )
+        self.nothing = _Registers(np.zeros(columns, moving.dtype), np.full(columns, _EMPTY))
         self.changing = np.zeros((rows, columns), bool)
-        self.products = np.zeros((rows, columns), moving.dtype)
         self.product = np.zeros((self.m, self.n), moving.dtype)
         self.written = np.zeros(self.product.size, bool)
         self.row_delays, self.column_delays = _skew(rows), _skew(columns)
@@ -232,22 +223,17 @@ class _Array:
             step = cycle - self.row_delays - begin[fold]
             self.changing[:, 1:] = self.changing[:, :-1]
             self.changing[:, 0] = (fold >= 0) & (step == 0)
-            for current, following in (
-                (self.held.values, self.next.values),
-                (self.held.places, self.next.places),
-            ):
-                np.copyto(current, following, where=self.changing)
+            _replace(self.held, self.next, self.changing)
             self._take_filters(cycle - load_delays, loading, k0, n0)
             at = k0[fold] + every_row
-            self.inputs.move_right(
-                *self._edge_values(self.a, step, at, (fold >= 0) & (step < self.m) & (at < self.k))
-            )
-            self.moving_reads += int(np.count_nonzero(self.inputs.places[:, 0] != _EMPTY))
+            entering = self._enter(self.a, step, at, (fold >= 0) & (step < self.m) & (at < self.k))
+            _move_right(self.inputs, entering)
+            self.moving_reads += _occupied(entering)
             top, filters = self.inputs.places[0], self.held.places[0]
             born = np.where(
                 (top != _EMPTY) & (filters != _EMPTY), self._sum_places(top, filters), _EMPTY
             )
-            self.sums.move_down(np.zeros(1, self.a.dtype), born)
+            _move_down(self.sums, _Registers(self.nothing.values, born))
             current_fold = int(np.searchsorted(begin, cycle, "right")) - 1
             phase = "load" if current_fold < 0 else "compute"
             # With one register an element holds what was loaded; with two, in use is the one that
@@ -273,13 +259,9 @@ class _Array:
         under_way = (fold >= 0) & (steps < self.rows)
         if under_way.any():
             k, n = k0[fold] + self.rows - 1 - steps, n0[fold] + np.arange(self.columns)
-            values, places = self._edge_values(
-                self.b, k, n, under_way & (k < self.k) & (n < self.n)
-            )
-            self.next.move_down(
-                values, places, under_way & (np.arange(self.rows)[:, None] <= steps)
-            )
-            self.staying_reads += int(np.count_nonzero(places != _EMPTY))
+            entering = self._enter(self.b, k, n, under_way & (k < self.k) & (n < self.n))
+            _move_down(self.next, entering, under_way & (np.arange(self.rows)[:, None] <= steps))
+            self.staying_reads += _occupied(entering)
 
     def run_output_stationary(self, clock: Iterator[int]) -> None:
         tiles = [
@@ -287,43 +269,41 @@ class _Array:
         ]
         for fold, (m0, n0) in enumerate(tiles):
             for register in (self.inputs, self.held, self.sums):
-                register.clear()
+                _replace(register, self.nothing)
             m, n = m0 + np.arange(self.rows), n0 + np.arange(self.columns)
             for cycle in itertools.count():
                 left, top = cycle - self.row_delays, cycle - self.column_delays
-                fits = (left >= 0) & (left < self.k) & (m < self.m)
-                self.inputs.move_right(*self._edge_values(self.a, m, left, fits))
-                self.held.move_down(
-                    *self._edge_values(self.b, top, n, (top >= 0) & (top < self.k) & (n < self.n))
+                from_left = self._enter(
+                    self.a, m, left, (left >= 0) & (left < self.k) & (m < self.m)
                 )
-                met = (self.inputs.places != _EMPTY) & (self.held.places != _EMPTY)
+                from_top = self._enter(self.b, top, n, (top >= 0) & (top < self.k) & (n < self.n))
+                _move_right(self.inputs, from_left)
+                _move_down(self.held, from_top)
+                inputs, filters = self.inputs.places, self.held.places
+                met = (inputs != _EMPTY) & (filters != _EMPTY)
                 if not met.any():
                     break
-                self.moving_reads += int(np.count_nonzero(self.inputs.places[:, 0] != _EMPTY))
-                self.staying_reads += int(np.count_nonzero(self.held.places[0] != _EMPTY))
-                np.copyto(
-                    self.sums.places,
-                    self._sum_places(self.inputs.places, self.held.places),
-                    where=met,
-                )
+                self.moving_reads += _occupied(from_left)
+                self.staying_reads += _occupied(from_top)
+                np.copyto(self.sums.places, self._sum_places(inputs, filters), where=met)
                 self._work(fold, "compute", self.held)
                 next(clock)
-            self.inputs.clear()
-            self.held.clear()
-            while (self.sums.places != _EMPTY).any():
+            _replace(self.inputs, self.nothing)
+            _replace(self.held, self.nothing)
+            while _occupied(self.sums):
                 self._work(fold, "drain", self.held)
                 self._leave()
-                self.sums.move_down(np.zeros(1, self.a.dtype), np.array([_EMPTY]))
+                _move_down(self.sums, self.nothing)
                 next(clock)
 
-    def _edge_values(
+    def _enter(
         self, matrix: np.ndarray, row: np.ndarray, column: np.ndarray, fits: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values and places of the elements that enter at an edge; nothing where they do
+    ) -> _Registers:
+        """Return the registers of the elements that enter at an edge; nothing where they do
         not ``fit``.
         """
         places = np.where(fits, row * matrix.shape[1] + column, _EMPTY)
-        return np.where(fits, matrix.ravel()[places], 0), places
+        return _Registers(np.where(fits, matrix.ravel()[places], 0), places)
 
     def _sum_places(self, inputs: np.ndarray, filters: np.ndarray) -> np.ndarray:
         """Return the places of the sums to which products of these operands belong."""
@@ -335,7 +315,15 @@ class _Array:
         np.multiply(self.inputs.values, filters.values, out=self.products, where=active)
         np.add(self.sums.values, self.products, out=self.sums.values, where=active)
         if self.keep:
-            self._keep(fold, phase, filters, active)
+            inputs, held = (
+                self._caller_places(register, matrix)
+                for register, matrix in ((self.inputs, self.a), (filters, self.b))
+            )
+            if self.transposed:
+                inputs, held = held, inputs
+            sum_places = self._caller_places(self.sums, self.product)
+            cycle = len(self.active)
+            self.frames.append(Frame(cycle, fold, phase, inputs, held, sum_places, active))
         self.active.append(int(np.count_nonzero(active)))
 
     def _leave(self) -> int:
@@ -350,38 +338,19 @@ class _Array:
         self.writes += len(places)
         return len(places)
 
-    def _keep(self, fold: int, phase: str, filters: _Registers, active: np.ndarray) -> None:
-        registers = {
-            "inputs": (self.inputs, self.a),
-            "filters": (filters, self.b),
-            "sums": (self.sums, self.product),
-        }
-        if self.transposed:
-            registers = {
-                "inputs": registers["filters"],
-                "filters": registers["inputs"],
-                "sums": registers["sums"],
-            }
-        places = {
-            name: self._caller_places(register.places, matrix)
-            for name, (register, matrix) in registers.items()
-        }
-        values = {
-            f"{name[:-1]}_values": register.values.copy()
-            for name, (register, _) in registers.items()
-        }
-        self.frames.append(
-            Frame(cycle=len(self.active), fold=fold, phase=phase, **places, **values, active=active)
-        )
-
-    def _caller_places(self, places: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-        """Return places in ``matrix`` as places in the matrix that the caller knows, which may be
-        its transpose.
+    def _caller_places(self, register: _Registers, matrix: np.ndarray) -> np.ndarray:
+        """Return the places in ``matrix`` as places in the matrix that the caller knows, which may
+        be its transpose.
         """
+        places = register.places
         if not self.transposed:
             return places.copy()
         height, width = matrix.shape
         return np.where(places == _EMPTY, _EMPTY, places % width * height + places // width)
+
+
+def _occupied(register: _Registers) -> int:
+    return int(np.count_nonzero(register.places != _EMPTY))
 
 
 def _skew(count: int) -> np.ndarray:

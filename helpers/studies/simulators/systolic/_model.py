@@ -34,11 +34,6 @@ class Accesses(Record):
     output_writes: int
     partial_sum_reads: int
 
-    @property
-    def total(self) -> int:
-        """All of them together."""
-        return self.input_reads + self.filter_reads + self.output_writes + self.partial_sum_reads
-
 
 def model_cycles(
     m: int,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,8 +18,6 @@ from helpers.checks import batch_shape, boolean
 from helpers.operations import profile_ops
 from helpers.results import Record
 from helpers.studies.simulators.systolic._model import model_accesses, model_cycles
-
-_LAYERS = (_ConvNd, nn.Linear)
 
 
 class Gemm(Record):
@@ -88,7 +86,7 @@ def gemm_of(layer: nn.Module, shape: Sequence[int]) -> Gemm:
     Raises TypeError for another layer (a transposed convolution too), ModelError for a lazy layer
     and ValueError for a shape that the layer refuses. Lesson 14.
     """
-    if not isinstance(layer, _LAYERS) or isinstance(layer, _ConvTransposeNd):
+    if not _is_product(layer):
         raise TypeError(
             f"a {type(layer).__name__} is not one product; give a convolution or a linear layer"
         )
@@ -131,11 +129,15 @@ def simulate_network(
     accesses_of = functools.partial(model_accesses, rows=rows, columns=columns, dataflow=dataflow)
     cycles_of(1, 1, 1)  # refuses the array
     steps.check_model(model)
-    calls: list[_LayerCall] = []
+    calls: list[tuple[str, str, Gemm]] = []
+
+    def record_call(name: str, layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        calls.append((name, type(layer).__name__, _product(layer, output.shape)))
+
     hooks = [
-        layer.register_forward_hook(_make_hook(calls, name or type(layer).__name__))
+        layer.register_forward_hook(functools.partial(record_call, name or type(layer).__name__))
         for name, layer in model.named_modules()
-        if isinstance(layer, _LAYERS) and not isinstance(layer, _ConvTransposeNd)
+        if _is_product(layer)
     ]
     try:
         total_macs = profile_ops(model, inputs).forward_macs
@@ -169,17 +171,8 @@ def simulate_network(
     )
 
 
-class _LayerCall(NamedTuple):
-    name: str
-    kind: str
-    gemm: Gemm
-
-
-def _make_hook(calls: list[_LayerCall], name: str) -> Any:
-    def record_call(layer: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
-        calls.append(_LayerCall(name, type(layer).__name__, _product(layer, output.shape)))
-
-    return record_call
+def _is_product(layer: nn.Module) -> bool:
+    return isinstance(layer, _ConvNd | nn.Linear) and not isinstance(layer, _ConvTransposeNd)
 
 
 def _product(layer: Any, output: Sequence[int]) -> Gemm:

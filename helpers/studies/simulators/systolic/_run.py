@@ -15,10 +15,9 @@ class Frame(Record):
     """The contents of an array's elements in one cycle, as arrays of shape (rows, columns).
 
     ``inputs``, ``filters`` and ``sums`` are places: the flat index, row by row, in ``a``, in ``b``
-    and in the product; -1 is an empty register. ``input_values``, ``filter_values`` and
-    ``sum_values`` are the numbers held there, sums with this cycle's product. ``active`` says which
-    elements multiplied and added. ``phase`` is "load", "compute" or "drain", ``fold`` counts the
-    tiles of the product from 0. Lesson 14.
+    and in the product; -1 is an empty register. ``active`` says which elements multiplied and
+    added. ``phase`` is "load", "compute" or "drain", ``fold`` counts the tiles of the product from
+    0. Lesson 14.
     """
 
     cycle: int
@@ -27,9 +26,6 @@ class Frame(Record):
     inputs: np.ndarray
     filters: np.ndarray
     sums: np.ndarray
-    input_values: np.ndarray
-    filter_values: np.ndarray
-    sum_values: np.ndarray
     active: np.ndarray
 
 
@@ -67,10 +63,3 @@ class SystolicRun(Record):
         columns).
         """
         return self.utilisation_share
-
-    @property
-    def reads_per_mac(self) -> float:
-        """Numbers read from the buffers for one multiply-accumulate; an element by itself reads
-        2.
-        """
-        return (self.input_reads + self.filter_reads) / self.macs

@@ -4,15 +4,10 @@ the bottom.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
-
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Polygon
 
 from helpers.checks import one_of, whole_number
 from helpers.studies._paper import (
@@ -27,9 +22,7 @@ from helpers.studies._paper import (
     tint,
     write,
 )
-
-if TYPE_CHECKING:
-    from helpers.studies.simulators.systolic import Frame, SystolicRun
+from helpers.studies.simulators.systolic._run import Frame, SystolicRun
 
 MOST_LABELLED = 8  # elements along a side of an array whose elements are large enough to write in
 _MOVES = {
@@ -38,9 +31,9 @@ _MOVES = {
     "input": "a stays in the elements,\nb moves right, sums move down",
 }
 _WAITING, _IDLE_EDGE = tint(DATA, 0.35), "#BBBBBB"
-_MOST_OUTSIDE = {"left": 7, "top": 5, "bottom": 5}  # places at an edge of a labelled array
-# of an array without labels; least rooms round an array
-_SIDE_IN, _LEFT_IN, _TOP_IN, _BELOW_IN = 4.6, 2.75, 0.75, 1.55
+_MOST_OUTSIDE = {"left": 7, "top": 5, "bottom": 5}  # places at an edge
+_GAP_IN = 0.2  # between two elements
+_LEFT_IN, _TOP_IN, _BELOW_IN = 2.75, 0.75, 1.55  # least rooms round an array
 _MARGIN_IN, _LINE_IN, _MORE_IN, _TRIANGLE_IN = 0.12, 0.27, 0.3, 0.1
 _LABEL_IN, _TITLE_IN = 0.085, 0.108  # a character at 9.5 points, and of a title
 
@@ -50,34 +43,24 @@ def draw_array(run: SystolicRun, cycle: int, *, title: str = "") -> Figure:
     idle ones empty.
 
     At the left and at the top operands wait, each as many places away as cycles; below are the
-    results that have left. In an array of at most 8 x 8 elements stands what each holds: a02 is row
-    0, column 2 of a, and c is a @ b; a triangle shows what moved in this cycle. Every cycle of a
-    run has the same size and everything in the same place, so the figures are frames for
-    :func:`play`. ``title`` stands before the cycle. Raises ValueError for a run that was simulated
-    without ``frames=True`` and for a cycle that is not there, TypeError for what is no run. Lesson
-    14.
+    results that have left. In each element stands what it holds: a02 is row 0, column 2 of a, and c
+    is a @ b; a triangle shows what moved in this cycle. Every cycle of a run has the same size and
+    everything in the same place, so the figures are frames for :func:`play`. ``title`` stands
+    before the cycle. Raises ValueError for a run that was simulated without ``frames=True``, for an
+    array of more than 8 x 8 elements and for a cycle that is not there, TypeError for what is no
+    run. Lesson 14.
     """
     frame = _frame(run, cycle)
     before = f"{title}: " if title else ""
-    view = _View(
-        run,
-        longest_title=max(
-            len(before + _describe_frame(run, run_frame)) for run_frame in run.frames
-        ),
-    )
+    view = _View(run, before)
     drawn, axes = paper(view.width, view.height, title=before + _describe_frame(run, frame))
-    _write_keys(axes, run, frame, view)
-    if view.labelled:
-        _draw_elements(axes, run, frame, view)
-        _draw_outside(axes, run, frame, view)
-    else:
-        _draw_coloured(axes, frame, view)
+    _write_keys(axes, frame, view)
+    _draw_elements(axes, frame, view)
+    _draw_outside(axes, frame, view)
     return drawn
 
 
 def _frame(run: SystolicRun, cycle: int) -> Frame:
-    from helpers.studies.simulators.systolic import SystolicRun
-
     one_of(
         "run",
         run,
@@ -86,6 +69,11 @@ def _frame(run: SystolicRun, cycle: int) -> Frame:
     )
     if not run.frames:
         raise ValueError("this run has no frames to draw; simulate it with frames=True")
+    if max(run.rows, run.columns) > MOST_LABELLED:
+        raise ValueError(
+            f"the elements of an array of {run.rows} x {run.columns} are too small to write in; "
+            f"give one of at most {MOST_LABELLED} x {MOST_LABELLED}"
+        )
     return run.frames[whole_number("cycle", cycle, at_least=0, at_most=len(run.frames) - 1)]
 
 
@@ -96,107 +84,58 @@ def _describe_frame(run: SystolicRun, frame: Frame) -> str:
     )
 
 
-@dataclass(frozen=True)
 class _View:
     """Where things stand, in inches: the same for every cycle of a run."""
 
-    run: SystolicRun
-    longest_title: int = 0
-
-    @property
-    def labelled(self) -> bool:
-        return max(self.run.rows, self.run.columns) <= MOST_LABELLED
-
-    @property
-    def gap(self) -> float:
-        """Between two elements."""
-        return 0.2 if self.labelled else 0.0
-
-    @property
-    def room(self) -> float:
-        """Between the array and what is outside."""
-        return self.gap or 0.08
-
-    @cached_property
-    def label(self) -> float:
-        """The width of the longest label."""
-        run = self.run
+    def __init__(self, run: SystolicRun, title: str = "") -> None:
+        self.run = run
+        left, top = ("b", "a") if run.dataflow == "input" else ("a", "b")
+        self.names = {"left": left, "top": top, "bottom": "c"}  # of the matrix that passes an edge
+        self.edges = self._streams()
+        self.room = _GAP_IN  # between the array and what is outside
+        # how many places there are at each edge: as many as its longest stream needs, or as fit
+        self.places = {
+            edge: min(_MOST_OUTSIDE[edge], _longest_stream(trace))
+            for edge, (trace, _) in self.edges.items()
+        }
         matrices = {"a": (run.m, run.k), "b": (run.k, run.n), "c": (run.m, run.n)}
         longest = max(
             len(_label(run, name, high * wide - 1)) for name, (high, wide) in matrices.items()
         )
-        return _LABEL_IN * longest + 0.07
+        self.label = _LABEL_IN * longest + 0.07
+        # width and height of an element, and of a place outside, which is one cycle
+        self.element = (2 * self.label + 0.14, 0.56)
+        self.place = (self.label + 0.1, _LINE_IN)
+        self.left = max(_LEFT_IN, _MORE_IN + self.places["left"] * self.place[0]) + self.room
+        self.top = max(_TOP_IN, _MORE_IN + self.places["top"] * self.place[1]) + self.room
+        self.right = self.corner(0, run.columns)[0] - _GAP_IN
+        self.bottom = self.corner(run.rows, 0)[1] - _GAP_IN
+        longest_title = max(len(title + _describe_frame(run, frame)) for frame in run.frames)
+        self.width = max(self.right + _MARGIN_IN, 2 * _MARGIN_IN + _TITLE_IN * longest_title)
+        below = self.room + self.places["bottom"] * self.place[1] + _MORE_IN
+        self.height = self.bottom + max(_BELOW_IN, below)
 
-    @cached_property
-    def element(self) -> tuple[float, float]:
-        """Width and height of an element."""
-        side = _SIDE_IN / max(self.run.rows, self.run.columns)
-        return (2 * self.label + 0.14, 0.56) if self.labelled else (side, side)
+    def operands(self, frame: Frame, edge: str) -> np.ndarray:
+        """Return the places of what moves over the left edge, or the top one, in each element."""
+        return frame.inputs if self.names[edge] == "a" else frame.filters
 
-    @cached_property
-    def place(self) -> tuple[float, float]:
-        """Width and height of a place outside, which is one cycle."""
-        return (self.label + 0.1, _LINE_IN) if self.labelled else self.element
-
-    @cached_property
-    def left(self) -> float:
-        return max(_LEFT_IN, _MORE_IN + self.places["left"] * self.place[0]) + self.room
-
-    @cached_property
-    def top(self) -> float:
-        return max(_TOP_IN, _MORE_IN + self.places["top"] * self.place[1]) + self.room
-
-    @cached_property
-    def right(self) -> float:
-        return self.corner(0, self.run.columns)[0] - self.gap
-
-    @cached_property
-    def bottom(self) -> float:
-        return self.corner(self.run.rows, 0)[1] - self.gap
-
-    @property
-    def width(self) -> float:
-        return max(self.right + _MARGIN_IN, 2 * _MARGIN_IN + _TITLE_IN * self.longest_title)
-
-    @property
-    def height(self) -> float:
-        return self.bottom + max(
-            _BELOW_IN, self.room + self.places["bottom"] * self.place[1] + _MORE_IN
-        )
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """How many places there are at each edge: as many as its longest stream needs, or as
-        fit.
-        """
-        rows, columns = self.run.rows, self.run.columns
-        few = {
-            "left": max(1, 2 * rows // 3),
-            "top": max(1, columns // 2),
-            "bottom": max(1, rows // 3),
-        }
-        most = _MOST_OUTSIDE if self.labelled else few
-        return {
-            edge: min(most[edge], _longest_stream(trace)) for edge, (trace, _) in self.edges.items()
-        }
-
-    @cached_property
-    def edges(self) -> dict[str, tuple[np.ndarray, int]]:
-        """The stream over each edge, an array of (cycles, rows or columns), and the way in time to
-        what stands at the edge.
+    def _streams(self) -> dict[str, tuple[np.ndarray, int]]:
+        """Return the stream over each edge, an array of (cycles, rows or columns), and the way in
+        time to what stands at the edge.
 
         At the left and the top it is what enters, in later cycles; below what has left, in earlier
         ones.
         """
         run, frames = self.run, self.run.frames
         empty = np.full(run.columns, -1)
-        leaving = "drain" if run.dataflow == "output" else "compute"
+        outputs_stay = run.dataflow == "output"
+        leaving = "drain" if outputs_stay else "compute"
+        into_left = [self.operands(frame, "left")[:, 0] for frame in frames]
         into_top = [
-            _downward(run, frame)[0] if run.dataflow == "output" or frame.phase == "load" else empty
+            self.operands(frame, "top")[0] if outputs_stay or frame.phase == "load" else empty
             for frame in frames
         ]
         out_of_last = [frame.sums[-1] if frame.phase == leaving else empty for frame in frames]
-        into_left = [_rightward(run, frame)[:, 0] for frame in frames]
         return {
             "left": (np.array(into_left), 1),
             "top": (np.array(into_top), 1),
@@ -220,8 +159,8 @@ class _View:
     def corner(self, row: int, column: int) -> tuple[float, float]:
         """Return the upper left corner of an element."""
         return (
-            self.left + column * (self.element[0] + self.gap),
-            self.top + row * (self.element[1] + self.gap),
+            self.left + column * (self.element[0] + _GAP_IN),
+            self.top + row * (self.element[1] + _GAP_IN),
         )
 
     def corner_outside(self, edge: str, line: int, away: int) -> tuple[float, float]:
@@ -248,29 +187,13 @@ def _longest_stream(trace: np.ndarray) -> int:
     return max(len(stream) for stream in np.split(busy, np.flatnonzero(np.diff(busy) > 1) + 1))
 
 
-def _rightward(run: SystolicRun, frame: Frame) -> np.ndarray:
-    return frame.filters if run.dataflow == "input" else frame.inputs
-
-
-def _downward(run: SystolicRun, frame: Frame) -> np.ndarray:
-    return frame.inputs if run.dataflow == "input" else frame.filters
-
-
-def _names(run: SystolicRun) -> dict[str, str]:
-    """Return which matrix passes each edge."""
-    return (
-        {"left": "b", "top": "a", "bottom": "c"}
-        if run.dataflow == "input"
-        else {"left": "a", "top": "b", "bottom": "c"}
-    )
-
-
 def _label(run: SystolicRun, name: str, place: int) -> str:
     row, column = divmod(place, run.k if name == "a" else run.n)
     return f"{name}{row},{column}" if max(run.m, run.n, run.k) > 10 else f"{name}{row}{column}"
 
 
-def _write_keys(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None:
+def _write_keys(axes: Axes, frame: Frame, view: _View) -> None:
+    run = view.run
     write(axes, _MARGIN_IN, 0.2, f"{run.dataflow}-stationary", ha="left", bold=True, size=11.5)
     tile = f"\ntile {frame.fold + 1} of {run.frames[-1].fold + 1}" if run.frames[-1].fold else ""
     write(
@@ -293,15 +216,14 @@ def _write_keys(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None
     for name, colours in legend.items():
         keys(axes, _MARGIN_IN, y, {name: colours})
         y += _LINE_IN
-    if view.labelled:
-        _triangle(axes, _MARGIN_IN + 0.11, y + 0.11, right=True)
-        write(axes, _MARGIN_IN + 0.3, y + 0.11, "moved in this cycle", size=10, ha="left")
+    _triangle(axes, _MARGIN_IN + 0.11, y + 0.11, right=True)
+    write(axes, _MARGIN_IN + 0.3, y + 0.11, "moved in this cycle", size=10, ha="left")
 
 
-def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None:
-    names, (wide, high) = _names(run), view.element
-    rightward, downward = _rightward(run, frame), _downward(run, frame)
-    came_down = _came_down(run, frame)
+def _draw_elements(axes: Axes, frame: Frame, view: _View) -> None:
+    run, (wide, high) = view.run, view.element
+    rightward, downward = view.operands(frame, "left"), view.operands(frame, "top")
+    came_down = _came_down(frame, view)
     for row, column in np.ndindex(run.rows, run.columns):
         (x, y), active = view.corner(row, column), frame.active[row, column]
         box(
@@ -315,8 +237,8 @@ def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> N
         )
         ink, half = INK if active else QUIET, view.label / 2 + 0.05
         for operands, name, middle in (
-            (rightward, names["left"], x + half),
-            (downward, names["top"], x + wide - half),
+            (rightward, view.names["left"], x + half),
+            (downward, view.names["top"], x + wide - half),
         ):
             if operands[row, column] >= 0:
                 write(
@@ -331,32 +253,33 @@ def _draw_elements(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> N
             label = _label(run, "c", int(frame.sums[row, column]))
             write(axes, x + wide / 2, y + high - 0.15, label, size=9.5, bold=True, colour=ink)
         if rightward[row, column] >= 0:
-            _triangle(axes, x - view.gap / 2, y + high / 2, right=True)
+            _triangle(axes, x - _GAP_IN / 2, y + high / 2, right=True)
         if came_down[row, column]:
-            _triangle(axes, x + wide / 2, y - view.gap / 2, right=False)
+            _triangle(axes, x + wide / 2, y - _GAP_IN / 2, right=False)
 
 
-def _came_down(run: SystolicRun, frame: Frame) -> np.ndarray:
+def _came_down(frame: Frame, view: _View) -> np.ndarray:
     """Return into which elements something came from above in this cycle: an operand, or the sum of
     the one above.
     """
+    run = view.run
     operands = frame.phase == "load" or (run.dataflow == "output" and frame.phase == "compute")
     before, now = (
-        _downward(run, step_frame) if operands else step_frame.sums
+        view.operands(step_frame, "top") if operands else step_frame.sums
         for step_frame in (run.frames[max(frame.cycle - 1, 0)], frame)
     )
     arrivals = (now >= 0) & ((now != before) | (frame.cycle == 0))
     return arrivals if operands else arrivals & (np.arange(run.rows)[:, None] > 0)
 
 
-def _draw_outside(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> None:
+def _draw_outside(axes: Axes, frame: Frame, view: _View) -> None:
     wide, high = view.place
     for edge, places in view.outside(frame.cycle).items():
         colour, border = (DATA, INK) if edge == "bottom" else (_WAITING, "none")
         for away, line in np.argwhere(places >= 0):
             x, y = view.corner_outside(edge, line, away + 1)
             if away + 1 < len(places):
-                label = _label(run, _names(run)[edge], places[away, line])
+                label = _label(view.run, view.names[edge], places[away, line])
                 box(
                     axes,
                     x + 0.02,
@@ -381,55 +304,6 @@ def _draw_outside(axes: Axes, run: SystolicRun, frame: Frame, view: _View) -> No
 def _triangle(axes: Axes, x: float, y: float, *, right: bool) -> None:
     """Draw a triangle round (x, y) that points to the right or down."""
     half = _TRIANGLE_IN / 2
-    corners = (
-        [(-half, -half), (half, 0), (-half, half)]
-        if right
-        else [(-half, -half), (0, half), (half, -half)]
-    )
-    axes.add_artist(
-        Polygon(
-            [(x + right, y + down) for right, down in corners], facecolor=SENDING, edgecolor="none"
-        )
-    )
-
-
-def _draw_coloured(axes: Axes, frame: Frame, view: _View) -> None:
-    corner = view.corner(0, 0)
-    _draw_squares(axes, frame.active, corner, view.element[0], colour=COMPUTING)
-    size = view.right - view.left, view.bottom - view.top
-    axes.add_artist(Rectangle(corner, *size, facecolor="none", edgecolor=QUIET, linewidth=1))
-    for edge, places in view.outside(frame.cycle).items():
-        occupied = places[:-1] >= 0
-        if edge == "bottom":
-            _draw_squares(
-                axes, occupied, view.corner_outside(edge, 0, 1), view.element[0], colour=DATA
-            )
-        else:
-            farthest, outwards = view.corner_outside(edge, 0, len(occupied)), occupied[::-1]
-            _draw_squares(
-                axes,
-                outwards.T if edge == "left" else outwards,
-                farthest,
-                view.element[0],
-                colour=_WAITING,
-            )
-
-
-def _draw_squares(
-    axes: Axes, mask: np.ndarray, corner: tuple[float, float], side: float, *, colour: str
-) -> None:
-    """Draw a square of ``side`` inches for each true element of ``mask``, the first at
-    ``corner``.
-    """
-    (left, top), (high, wide) = corner, mask.shape
-    limits = {"xlim": axes.get_xlim(), "ylim": axes.get_ylim()}  # a picture would set its own
-    axes.imshow(
-        mask,
-        cmap=ListedColormap(["white", colour]),
-        vmin=0,
-        vmax=1,
-        interpolation="nearest",
-        aspect="auto",
-        extent=(left, left + wide * side, top + high * side, top),
-    )
-    axes.set(**limits)
+    along, across = np.array([-half, half, -half]), np.array([-half, 0, half])
+    corners = (x + along, y + across) if right else (x + across, y + along)
+    axes.add_artist(Polygon(np.transpose(corners), facecolor=SENDING, edgecolor="none"))

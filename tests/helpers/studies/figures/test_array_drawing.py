@@ -192,7 +192,6 @@ DRAWINGS = {
     "double buffered": lambda: systolic.draw_array(
         simulated(4, 8, 8, 4, 4, double_buffered=True), 12
     ),
-    "large": lambda: systolic.draw_array(simulated(30, 20, 20, 16, 12, "output"), 20, title="t"),
 }
 
 
@@ -230,15 +229,6 @@ def test_a_triangle_stands_for_each_move(dataflow, moved):
     assert {cycle: count - 1 for cycle, count in orange.items()} == moved  # one is the key's
 
 
-def test_a_large_array_is_coloured_and_not_labelled():
-    run = simulated(30, 20, 20, 16, 12)
-    drawn = systolic.draw_array(run, 40)
-    assert not any(LABEL.fullmatch(text) for text in texts(drawn))
-    elements = drawn.axes[0].images[0].get_array()
-    assert np.array_equal(elements, run.frames[40].active)
-    assert elements.sum() == run.active[40] > 0
-
-
 def test_more_than_fits_is_hinted_at():
     run = simulated(12, 4, 4, 4, 4)
     assert texts(systolic.draw_array(run, 4)).count("...") == 4
@@ -259,6 +249,11 @@ def test_the_title_counts_what_is_at_work():
     ("call", "error", "words"),
     [
         (lambda run: systolic.draw_array(5, 0), TypeError, "run=5 is an int; give a run"),
+        (
+            lambda run: systolic.draw_array(simulated(3, 3, 3, 9, 2), 0),
+            ValueError,
+            "an array of 9 x 2 are too small to write in; give one of at most 8 x 8",
+        ),
         (
             lambda run: systolic.draw_array(run, 14),
             ValueError,

@@ -10,8 +10,8 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from helpers import plotting
-from helpers.plotting.explorer import _explore as explorer
 from helpers.studies import constant_weights as cw
+from tests.explored import at
 
 CODE = bytes.fromhex("23780f0f7710a6be0000000000c40f00")
 LINE = "FFMA R15, R15, -0.32434436678886413574, R0"
@@ -115,7 +115,7 @@ def turned(monkeypatch, **setting):
     shown = {}
     monkeypatch.setattr(plotting, "explore", lambda **given: shown.update(given))
     cw.explore_zeros()
-    return explorer.at(shown["inputs"], shown["formulas"], **setting)
+    return at(shown["inputs"], shown["formulas"], **setting)
 
 
 @pytest.mark.parametrize(

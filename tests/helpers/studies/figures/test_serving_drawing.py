@@ -9,9 +9,9 @@ from drawing_samples import overlapping, settle
 from matplotlib.patches import Rectangle
 
 from helpers import plotting
-from helpers.plotting.explorer._explore import at
 from helpers.studies import decoding, serving
 from helpers.studies.serving import Batch, Request
+from tests.explored import at
 
 H100 = serving.gpu_step(
     decoding.CONFIGS["Llama 3 8B"], bandwidth_bytes_per_s=3.35e12, flops_per_s=400e12

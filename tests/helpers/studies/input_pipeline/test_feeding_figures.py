@@ -9,8 +9,8 @@ import itertools
 import pytest
 
 from helpers import plotting
-from helpers.plotting.explorer._explore import at
 from helpers.studies import input_pipeline
+from tests.explored import at
 
 
 def test_the_overlap_has_four_steps_in_turn_and_four_overlapped() -> None:

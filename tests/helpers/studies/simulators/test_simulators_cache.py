@@ -179,7 +179,7 @@ def test_a_sequence_misses_once_a_line(line_bytes):
     run = simulate_caches(cache.sequential(10_000), [CacheLevel(1024, line_bytes, 2)])
     assert run.levels[0].misses == -(-10_000 * 4 // line_bytes)
     written = simulate_caches(
-        cache.sequential(10_000, writes=True), [CacheLevel(1024, line_bytes, 2)]
+        AddressStream(4 * np.arange(10_000), True), [CacheLevel(1024, line_bytes, 2)]
     )
     assert written.levels[0].write_backs + written.levels[0].dirty_lines == written.levels[0].misses
 
@@ -226,8 +226,8 @@ def test_a_tiled_product_moves_what_the_formula_says(side):
 
 def test_an_access_across_a_border_touches_two_lines():
     aligned, shifted = (
-        cache.sequential(1000, element_bytes=64),
-        cache.sequential(1000, element_bytes=64, start=4),
+        AddressStream(64 * np.arange(1000), access_bytes=64),
+        AddressStream(64 * np.arange(1000) + 4, access_bytes=64),
     )
     level = CacheLevel(1024, 64)
     assert simulate_caches(aligned, [level]).split_accesses == 0
@@ -346,18 +346,18 @@ def test_the_product_streams_are_the_loops():
         ),
         (
             lambda: simulate_caches(cache.sequential(3), []),
-            TypeError,
-            "levels is a list of CacheLevel",
+            ValueError,
+            "levels is empty; give a list of CacheLevel",
         ),
         (
             lambda: simulate_caches(cache.sequential(3), CacheLevel(64)),
             TypeError,
-            "levels is a list of CacheLevel",
+            r"levels=CacheLevel\(.* is a CacheLevel; give a list of CacheLevel",
         ),
         (
             lambda: simulate_caches(cache.sequential(3), [32]),
             TypeError,
-            "levels is a list of CacheLevel",
+            r"levels\[0\]=32 is an int; give a list of CacheLevel",
         ),
         (
             lambda: simulate_caches(
@@ -387,22 +387,22 @@ def test_the_product_streams_are_the_loops():
         (
             lambda: cache.join_streams(cache.sequential(3)),
             TypeError,
-            "streams is a list of address streams; got Addr",
+            r"streams=AddressStream\(.* is an AddressStream; give a list of address streams",
         ),
         (
             lambda: cache.join_streams([[0, 64]]),
             TypeError,
-            r"takes an address stream, .* not list \[0, 64\]",
+            r"streams\[0\]=\[0, 64\] is a list; give a list of address streams",
         ),
         (
             lambda: simulate_caches([0, 64], [CacheLevel(64)]),
             TypeError,
-            r"takes an address stream, .* not list \[0, 64\]",
+            r"stream=\[0, 64\] is a list; give an address stream, such as sequential\(100\)",
         ),
         (
             lambda: simulate_latency([CacheLevel(64)], [1e-9, 2e-9], 64),
             TypeError,
-            "working_sets_bytes is a list of sizes",
+            "working_sets_bytes=64 is an int; give a list of sizes",
         ),
         (
             lambda: simulate_latency([CacheLevel(64)], 1e-9, [64]),
