@@ -62,7 +62,7 @@ class Probe:
 
 
 @dataclass
-class _Run:
+class _ProbedOperator:
     """One distinct operator that was run: where its changes stand, and what it returned."""
 
     mark: str
@@ -98,7 +98,7 @@ def probe_operators(trace: StepTrace, step: steps.Step) -> tuple[list[Probe | No
 
 
 def _probe(
-    event: Any, run: _Run | None, trace: StepTrace, log: allocator.AllocatorLog | None
+    event: Any, run: _ProbedOperator | None, trace: StepTrace, log: allocator.AllocatorLog | None
 ) -> Probe | None:
     if not isinstance(event, TracedOperator):
         return None
@@ -124,12 +124,12 @@ class _Runner:
     ) -> None:
         self.layouts: Layouts = {}
         self._trace, self._device, self._inside_bytes, self._log = trace, device, inside_bytes, log
-        self._runs: dict[Any, _Run | None] = {}
+        self._runs: dict[Any, _ProbedOperator | None] = {}
         # of the storages whose size only the operator that made them knows
         self._makers: dict[int | None, tuple[str, int]] = {}
         self._opaque: dict[int | None, torch.Tensor] = {}
 
-    def run(self, event: Any) -> _Run | None:
+    def run(self, event: Any) -> _ProbedOperator | None:
         if not isinstance(event, TracedOperator):
             return None
         if event.only_views or event.function in _NOT_RUN:
@@ -153,14 +153,14 @@ class _Runner:
                 self.layouts.setdefault(event.key, {})[result.position] = strides
         return run
 
-    def _run_alone(self, event: TracedOperator, mark: str) -> _Run | None:
+    def _run_alone(self, event: TracedOperator, mark: str) -> _ProbedOperator | None:
         inside_bytes = self._inside_bytes.get(event.key)
         if inside_bytes is not None:
             output_bytes = {
                 result.position: self._trace.storage_bytes[result.storage]
                 for result in event.made_storages
             }
-            return _Run(mark, sum(output_bytes.values()) + inside_bytes, output_bytes)
+            return _ProbedOperator(mark, sum(output_bytes.values()) + inside_bytes, output_bytes)
         own_bytes = [*self._trace.made_bytes(event), *(spec.nbytes for spec in event.operands)]
         is_too_large = self._device.type == "cpu" and sum(own_bytes) > _machine_bytes() / 2
         if is_too_large or self._lacks_workspace(event):
@@ -194,11 +194,11 @@ class _Runner:
 
     def _finish_run(
         self, event: TracedOperator, mark: str, peak_bytes: int | None, outputs: list[Any]
-    ) -> _Run:
+    ) -> _ProbedOperator:
         """Note the real sizes, and keep an output whose size only the operator knows: another may
         need its content.
         """
-        run = _Run(mark, peak_bytes, dict(enumerate(map(self._bytes_of, outputs))))
+        run = _ProbedOperator(mark, peak_bytes, dict(enumerate(map(self._bytes_of, outputs))))
         for storage, position, _ in event.made_storages:
             output = outputs[position]
             if isinstance(output, torch.Tensor) and output.numel() and output.storage_offset() == 0:

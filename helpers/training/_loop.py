@@ -28,7 +28,7 @@ _BATCHES_ACCEPTED = (
 )
 
 
-class Batch(NamedTuple):
+class PreparedBatch(NamedTuple):
     """A batch on the model's device; its labels were looked at before they went there, where that
     costs no wait.
     """
@@ -39,13 +39,13 @@ class Batch(NamedTuple):
     highest_label: int
 
 
-def prepare_batches(loader: Iterable, device: torch.device) -> Generator[Batch, None, None]:
+def prepare_batches(loader: Iterable, device: torch.device) -> Generator[PreparedBatch, None, None]:
     """Yield the loader's batches, checked, on ``device``."""
     for batch in loader:
         images, labels = _pair(batch)
         labels = labels.long()
         lowest, highest = torch.aminmax(labels)
-        yield Batch(_move(images, device), _move(labels, device), int(lowest), int(highest))
+        yield PreparedBatch(_move(images, device), _move(labels, device), int(lowest), int(highest))
 
 
 def _pair(batch: object) -> tuple[torch.Tensor, torch.Tensor]:
@@ -311,7 +311,7 @@ def accuracy(model: nn.Module, loader: Batches) -> float:
 
 
 def training_steps(
-    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Batch], epoch: int
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[PreparedBatch], epoch: int
 ) -> Iterator[_Step]:
     """Train on each batch and yield what it gave: one step for the training and for its
     estimate.
@@ -334,7 +334,7 @@ def training_steps(
         )
 
 
-def _refuse_other_type(model: nn.Module, batch: Batch) -> None:
+def _refuse_other_type(model: nn.Module, batch: PreparedBatch) -> None:
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     if batch.images.is_floating_point() and batch.images.dtype not in dtypes:
         names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
@@ -398,7 +398,7 @@ def _device(model: nn.Module) -> torch.device:
     return torch.device(devices[0])
 
 
-def _refuse_labels(batch: Batch, logits: torch.Tensor) -> None:
+def _refuse_labels(batch: PreparedBatch, logits: torch.Tensor) -> None:
     if logits.ndim != 2 or len(logits) != len(batch.labels):
         raise ValueError(
             f"the model gave an output of shape {tuple(logits.shape)} for {len(batch.labels)} "

@@ -237,7 +237,7 @@ def _check_shape(algorithm: str, shape: ConvolutionShape) -> None:
         )
 
 
-class _Program(nn.Module):
+class _ConvolutionProgram(nn.Module):
     def __init__(self, algorithm: str, shape: ConvolutionShape) -> None:
         super().__init__()
         self.algorithm, self.shape = ALGORITHMS[algorithm], shape
@@ -260,7 +260,7 @@ def count_work(algorithm: str, shape: ConvolutionShape) -> AlgorithmWork:
     _check_shape(algorithm, shape)
     # its operands are stored so, and not copied
     run = "direct" if algorithm == "channels_last" else algorithm
-    profile = profile_ops(_Program(run, shape), shape.input_size)
+    profile = profile_ops(_ConvolutionProgram(run, shape), shape.input_size)
     return AlgorithmWork(
         algorithm=algorithm,
         products=_products(algorithm, shape),

@@ -24,8 +24,8 @@ from ._published import (
     DecodingRate as DecodingRate,
 )
 from ._serving import (
+    BatchSchedule as BatchSchedule,
     Pages as Pages,
-    Schedule as Schedule,
     count_pages as count_pages,
     schedule as schedule,
 )

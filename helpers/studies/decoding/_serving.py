@@ -25,7 +25,7 @@ class Pages(Record):
     empty_share: float
 
 
-class Schedule(Record):
+class BatchSchedule(Record):
     """In which steps each text was written: its place, its first step and the step after its last.
 
     Lesson 22.
@@ -50,7 +50,7 @@ def count_pages(lengths: Sequence[int], page_tokens: int) -> Pages:
     return Pages(page_tokens, sum(lengths), pages, 1 - sum(lengths) / (pages * page_tokens))
 
 
-def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
+def schedule(lengths: Sequence[int], *, places: int, policy: str) -> BatchSchedule:
     """Return the steps in which texts of ``lengths`` tokens are written, in their order, one token
     a step in each of ``places``.
 
@@ -71,7 +71,7 @@ def schedule(lengths: Sequence[int], *, places: int, policy: str) -> Schedule:
             start, place = heapq.heappop(free)
             heapq.heappush(free, (start + length, place))
         spans.append((place, start, start + length))
-    return Schedule(policy, places, max(end for *_, end in spans), tuple(spans))
+    return BatchSchedule(policy, places, max(end for *_, end in spans), tuple(spans))
 
 
 def _lengths(lengths: Sequence[int]) -> list[int]:

@@ -17,7 +17,7 @@ from helpers.results import Record
 from helpers.studies.fused_bias._variants import VARIANTS
 
 
-class _Step(NamedTuple):
+class _KernelTraffic(NamedTuple):
     """A kernel by what it reads and writes of the activation (in whole tensors) and of the bias (in
     whole vectors).
     """
@@ -30,15 +30,18 @@ class _Step(NamedTuple):
     in_place: bool = False
 
 
-_RELU_IN_PLACE = _Step("ReLU", 1, 1, in_place=True)
-_ONE_FORWARD = (_Step("bias and ReLU", 1, 1, 1, in_place=True),)
-_BACKWARD = (_Step("ReLU backward", 2, 1), _Step("bias gradient", 1, 0, bias_writes=1))
-_ONE_BACKWARD = (_Step("ReLU backward and bias gradient", 2, 1, bias_writes=1),)
-_STEPS: dict[str, dict[str, tuple[_Step, ...]]] = {
+_RELU_IN_PLACE = _KernelTraffic("ReLU", 1, 1, in_place=True)
+_ONE_FORWARD = (_KernelTraffic("bias and ReLU", 1, 1, 1, in_place=True),)
+_BACKWARD = (
+    _KernelTraffic("ReLU backward", 2, 1),
+    _KernelTraffic("bias gradient", 1, 0, bias_writes=1),
+)
+_ONE_BACKWARD = (_KernelTraffic("ReLU backward and bias gradient", 2, 1, bias_writes=1),)
+_STEPS: dict[str, dict[str, tuple[_KernelTraffic, ...]]] = {
     "forward": {
-        "separate": (_Step("add bias", 1, 1, 1), _Step("ReLU", 1, 1)),
-        "broadcast": (_Step("bias and ReLU", 1, 1, 1),),
-        "in-place": (_Step("add bias", 1, 1, 1, in_place=True), _RELU_IN_PLACE),
+        "separate": (_KernelTraffic("add bias", 1, 1, 1), _KernelTraffic("ReLU", 1, 1)),
+        "broadcast": (_KernelTraffic("bias and ReLU", 1, 1, 1),),
+        "in-place": (_KernelTraffic("add bias", 1, 1, 1, in_place=True), _RELU_IN_PLACE),
         "native": (_RELU_IN_PLACE,),
         "post-op": (),
         "compiled": _ONE_FORWARD,
@@ -175,7 +178,7 @@ def traffic(
     return VariantTraffic(variant, phase, sizes, str(dtype).removeprefix("torch."), kernels)
 
 
-def _count_step(step: _Step, activation_bytes: int, bias_bytes: int) -> KernelTraffic:
+def _count_step(step: _KernelTraffic, activation_bytes: int, bias_bytes: int) -> KernelTraffic:
     read, written = (
         step.reads * activation_bytes + step.bias_reads * bias_bytes,
         step.writes * activation_bytes + step.bias_writes * bias_bytes,

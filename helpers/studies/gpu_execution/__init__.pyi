@@ -2,7 +2,7 @@ from ._arrays import DeviceArray as DeviceArray
 from ._launching import (
     ArrayCounts as ArrayCounts,
     Launch as Launch,
-    Request as Request,
+    MemoryRequest as MemoryRequest,
     Thread as Thread,
     launch as launch,
 )

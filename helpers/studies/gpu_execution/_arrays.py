@@ -40,7 +40,7 @@ class Access(NamedTuple):
 
 
 @dataclass(eq=False)
-class RunningThread:
+class LaunchedThread:
     """The thread that runs now, its accesses since the last barrier, and the barriers that any
     block has passed.
     """
@@ -64,7 +64,7 @@ class DeviceArray:
         self,
         name: str,
         shape: tuple[int, ...],
-        running: RunningThread,
+        running: LaunchedThread,
         values: words[float],
         address: int = 0,
     ) -> None:
@@ -201,7 +201,7 @@ class GlobalArray(DeviceArray):
         self,
         name: str,
         shape: tuple[int, ...],
-        running: RunningThread,
+        running: LaunchedThread,
         values: words[float],
         address: int,
     ) -> None:
@@ -244,7 +244,7 @@ class SharedArray(DeviceArray):
 
     space = "shared"
 
-    def __init__(self, name: str, shape: tuple[int, ...], running: RunningThread) -> None:
+    def __init__(self, name: str, shape: tuple[int, ...], running: LaunchedThread) -> None:
         size = math.prod(shape)
         super().__init__(name, shape, running, words("f", [math.nan]) * size)
         self._filled = bytearray(size)

@@ -27,7 +27,7 @@ from helpers.results import Record, row_of
 from helpers.studies.gpu_execution._arrays import (
     Access,
     GlobalArray,
-    RunningThread,
+    LaunchedThread,
     SharedArray,
     ThreadNumber,
     thread_name,
@@ -47,7 +47,7 @@ _MOST_LAUNCHED = 2**20
 _CODES = {"float32": "f", "int32": "i"}
 
 
-class Request(Record):
+class MemoryRequest(Record):
     """One request: a load or a store that warp number ``warp`` of the launch executed for some of
     its lanes.
 
@@ -109,7 +109,7 @@ class Launch(Record):
     barriers: int
     shared_bytes: int
     counts: tuple[ArrayCounts, ...]
-    requests: tuple[Request, ...] = field(repr=False)
+    requests: tuple[MemoryRequest, ...] = field(repr=False)
 
     @property
     def loads(self) -> int:
@@ -151,7 +151,7 @@ class Thread:
     thread_y: int
     block_width: int
     block_height: int
-    _block: _Block = field(repr=False)
+    _block: _ThreadBlock = field(repr=False)
 
     @property
     def x(self) -> int:
@@ -198,10 +198,10 @@ class Thread:
 
 
 @dataclass(eq=False)
-class _Block:
+class _ThreadBlock:
     """One block: its shared arrays by name."""
 
-    running: RunningThread
+    running: LaunchedThread
     arrays: dict[str, SharedArray] = field(default_factory=dict)
 
     def shared(self, name: str, shape: tuple[int, ...]) -> SharedArray:
@@ -244,7 +244,7 @@ class _Lane:
     frames: dict[FrameType, Any] = field(default_factory=dict)
     accesses: list[Access] = field(default_factory=list)
 
-    def run(self, running: RunningThread) -> bool:
+    def run(self, running: LaunchedThread) -> bool:
         """Run to the next barrier; False if the thread ends first."""
         running.thread, running.accesses = self.thread, []
         self.accesses = running.accesses
@@ -307,14 +307,14 @@ def launch(
             f"{columns * rows:,} blocks of {width * height:,} threads are more than the "
             f"{_MOST_LAUNCHED:,} simulated at most; a small grid shows the same counts"
         )
-    running = RunningThread()
+    running = LaunchedThread()
     values, arrays = _place_arguments(kernel, arguments, running)
-    requests: list[Request] = []
+    requests: list[MemoryRequest] = []
     barriers = shared_bytes = 0
     block_warps = -(-width * height // WARP_LANES)
     block_indices = [(x, y) for y in range(rows) for x in range(columns)]
     for number, (x, y) in enumerate(console.track(block_indices, "running thread blocks")):
-        current_block = _Block(running)
+        current_block = _ThreadBlock(running)
         lanes = [
             _lane(kernel, values, Thread(x, y, i % width, i // width, width, height, current_block))
             for i in range(width * height)
@@ -348,7 +348,7 @@ def _sizes(name: str, value: object) -> tuple[int, int]:
 
 
 def _place_arguments(
-    kernel: Callable[..., Any], arguments: Sequence[Any], running: RunningThread
+    kernel: Callable[..., Any], arguments: Sequence[Any], running: LaunchedThread
 ) -> tuple[list[Any], list[tuple[np.ndarray, GlobalArray]]]:
     """Return the kernel's arguments with arrays of the simulated GPU in place of NumPy's, and the
     pairs of the two.
@@ -429,7 +429,11 @@ def _lane(kernel: Callable[..., Any], values: Sequence[Any], thread: Thread) -> 
 
 
 def _run_block(
-    lanes: Sequence[_Lane], running: RunningThread, *, first_warp: int, requests: list[Request]
+    lanes: Sequence[_Lane],
+    running: LaunchedThread,
+    *,
+    first_warp: int,
+    requests: list[MemoryRequest],
 ) -> int:
     """Run a block from barrier to barrier, append its warps' requests to ``requests``, and return
     the barriers.
@@ -465,7 +469,7 @@ def _check_barrier(lanes: Sequence[_Lane], waiting: Sequence[_Lane]) -> None:
         )
 
 
-def _requests(traces: Sequence[Sequence[Access]], *, warp: int) -> Iterator[Request]:
+def _requests(traces: Sequence[Sequence[Access]], *, warp: int) -> Iterator[MemoryRequest]:
     """Yield the requests of a warp whose lanes made the accesses ``traces``, those furthest behind
     first.
     """
@@ -481,7 +485,7 @@ def _requests(traces: Sequence[Sequence[Access]], *, warp: int) -> Iterator[Requ
                 positions[lane] += 1
         for (space, stores), group in groups.items():
             names = sorted({access.array.name for _, access in group})
-            yield Request(
+            yield MemoryRequest(
                 warp,
                 " or ".join(names),
                 space,
@@ -492,15 +496,15 @@ def _requests(traces: Sequence[Sequence[Access]], *, warp: int) -> Iterator[Requ
         waiting = [lane for lane in waiting if positions[lane] < len(traces[lane])]
 
 
-def _count_requests(requests: Sequence[Request]) -> tuple[ArrayCounts, ...]:
+def _count_requests(requests: Sequence[MemoryRequest]) -> tuple[ArrayCounts, ...]:
     """Return a row for each array and access, in the order of their first requests."""
-    groups: dict[tuple[str, str, str], list[Request]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[MemoryRequest]] = defaultdict(list)
     for request in requests:
         groups[request.array, request.space, request.access].append(request)
     return tuple(_row(*key, group) for key, group in groups.items())
 
 
-def _row(array: str, space: str, access: str, group: Sequence[Request]) -> ArrayCounts:
+def _row(array: str, space: str, access: str, group: Sequence[MemoryRequest]) -> ArrayCounts:
     lanes = sum(len(request.lanes) for request in group)
     return ArrayCounts(
         array,

@@ -32,7 +32,7 @@ _ROOM = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True)
-class _Loop:
+class _CodeLoop:
     """A loop of compiled code: its first and last byte, its first and last line."""
 
     begin: int
@@ -51,7 +51,7 @@ class _Layout:
     """
 
     code: CodeType
-    loops: tuple[_Loop, ...]
+    loops: tuple[_CodeLoop, ...]
     begins: tuple[int, ...]
 
 
@@ -71,7 +71,7 @@ def _layout(code: CodeType) -> _Layout:
             and instruction.positions
             and instruction.positions.lineno is not None
         ]
-        loops.append(_Loop(begin, end, min(lines), max(lines)))
+        loops.append(_CodeLoop(begin, end, min(lines), max(lines)))
     return _Layout(code, tuple(loops), tuple(instruction.offset for instruction in instructions))
 
 

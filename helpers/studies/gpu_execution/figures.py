@@ -14,7 +14,7 @@ from helpers.checks import members, named, number
 from helpers.plotting import COLOURS, MEASURED, MODELLED, Curves, Menu, Series, Slider
 from helpers.results import Record
 from helpers.studies._paper import COMPUTING, EMPTY, INK, QUIET, WAITING, keys, paper, write
-from helpers.studies.gpu_execution._launching import Request
+from helpers.studies.gpu_execution._launching import MemoryRequest
 from helpers.studies.gpu_execution._occupancy import MULTIPROCESSORS
 from helpers.studies.gpu_execution._published import TransposeTime
 from helpers.studies.gpu_execution._requests import (
@@ -37,7 +37,7 @@ _SECTOR_WORDS = SECTOR_BYTES // WORD_BYTES
 _GPUS = {"V100": "7.0", "A100": "8.0", "RTX 3090": "8.6", "RTX 4090": "8.9", "H100": "9.0"}
 
 
-def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figure:
+def draw_lanes(requests: Mapping[str, Sequence[MemoryRequest]], *, title: str) -> Figure:
     """Return the lanes of a warp in each of its ``requests``, a row per request, for every kernel
     by its name.
 
@@ -47,7 +47,9 @@ def draw_lanes(requests: Mapping[str, Sequence[Request]], *, title: str) -> Figu
     several warps. Lesson 03.
     """
     rows = {
-        name: members(f"requests[{name!r}]", group, "requests, as a launch has them", kind=Request)
+        name: members(
+            f"requests[{name!r}]", group, "requests, as a launch has them", kind=MemoryRequest
+        )
         for name, group in named("requests", requests, "lists of requests").items()
     }
     mixed_name = next(

@@ -44,7 +44,7 @@ _REPEATS, _SHARDED_REPEATS = 8, 16  # a sharded step is too high in two to four 
 
 
 @dataclass(frozen=True)
-class _Job:
+class _FootprintJob:
     layout: Layout
     part: nn.Sequential
     rows: tuple[int, ...]
@@ -148,7 +148,7 @@ def _jobs(
     inputs: Sequence[int],
     plan: Plan | None,
     optimizer: OptimizerFactory | None,
-) -> list[_Job]:
+) -> list[_FootprintJob]:
     """Return the job of a rank of each stage: a microbatch of its data rank's rows."""
     plan = plan or {}
     footprints.check_plan(net, plan, layout.tensor)
@@ -157,7 +157,9 @@ def _jobs(
     rows = (footprints.check_rows(all_rows, layout, layout.pipeline), *sizes)
     batch, jobs = torch.empty(rows, dtype=number_type(net), device="meta"), []
     for part in parts:
-        jobs.append(_Job(layout, part, tuple(batch.shape), batch.dtype, dict(plan), optimizer))
+        jobs.append(
+            _FootprintJob(layout, part, tuple(batch.shape), batch.dtype, dict(plan), optimizer)
+        )
         try:
             batch = empty_output(part, batch)
         except RuntimeError as error:
@@ -168,7 +170,7 @@ def _jobs(
 # One rank's part of a step.
 
 
-def _build_part(job: _Job, part: nn.Sequential, device: torch.device) -> nn.Module:
+def _build_part(job: _FootprintJob, part: nn.Sequential, device: torch.device) -> nn.Module:
     """Return ``part`` as it lies on ``device``: split, then sharded. Every rank calls it."""
     layout = job.layout
     if layout.tensor == 1 and layout.sharded != "parameters":
@@ -202,7 +204,7 @@ def _build_part(job: _Job, part: nn.Sequential, device: torch.device) -> nn.Modu
 # On a fake process group.
 
 
-def _estimate_rank(job: _Job, rank: int) -> RankFootprint:
+def _estimate_rank(job: _FootprintJob, rank: int) -> RankFootprint:
     saved_storages: dict[int, int] = {}
     layout, stage = job.layout, job.layout.place(rank)[0]
     device = torch.device("cpu")
@@ -276,7 +278,7 @@ def _storages(tensors: Sequence[Any]) -> dict[int, int]:
 # On real ranks.
 
 
-def _measure_rank(rank: int, _world_size: int, job: _Job) -> RankFootprint:
+def _measure_rank(rank: int, _world_size: int, job: _FootprintJob) -> RankFootprint:
     device = rank_device()
     levels_of = _levels_on_cuda if device.type == "cuda" else _levels_on_cpu
     batch = torch.zeros(job.rows, dtype=job.dtype, device=device)
@@ -296,7 +298,7 @@ def _measure_rank(rank: int, _world_size: int, job: _Job) -> RankFootprint:
     return footprints.rank_footprint(rank, 0, built, 0, gradients, states, activations)
 
 
-def _train(job: _Job, batch: torch.Tensor, mark: Callable[[], None]) -> None:
+def _train(job: _FootprintJob, batch: torch.Tensor, mark: Callable[[], None]) -> None:
     """Build a rank's part and train it, and call ``mark`` before and after each thing that memory
     is taken or released for.
     """
@@ -315,7 +317,7 @@ def _train(job: _Job, batch: torch.Tensor, mark: Callable[[], None]) -> None:
     del stepping
 
 
-def _levels_on_cpu(job: _Job, batch: torch.Tensor) -> list[int]:
+def _levels_on_cpu(job: _FootprintJob, batch: torch.Tensor) -> list[int]:
     """Return the bytes alive at each mark of a training."""
     names: list[str] = []
     with allocator.record_allocations() as record:
@@ -329,7 +331,7 @@ def _levels_on_cpu(job: _Job, batch: torch.Tensor) -> list[int]:
     return list(accumulate((sum(record.window(name)) for name in names[:-1]), initial=0))
 
 
-def _levels_on_cuda(job: _Job, batch: torch.Tensor) -> list[int]:
+def _levels_on_cuda(job: _FootprintJob, batch: torch.Tensor) -> list[int]:
     levels: list[int] = []
 
     def mark() -> None:

@@ -35,7 +35,7 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     )
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     def __init__(self, factor_type: type) -> None:
         super().__init__()
         self.register_buffer("factors", torch.from_numpy(np.full(_HIDDEN, 0.5, dtype=factor_type)))
@@ -61,7 +61,7 @@ class Network(nn.Module):
         super().__init__()
         factor_type = np.float64 if boolean("float64", float64) else np.float32
         self.stem = nn.Linear(_PIXELS, _WIDTH)
-        self.blocks = nn.ModuleList(_Block(factor_type) for _ in range(_BLOCKS))
+        self.blocks = nn.ModuleList(_ResidualBlock(factor_type) for _ in range(_BLOCKS))
         self.head = nn.Linear(_WIDTH, _CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

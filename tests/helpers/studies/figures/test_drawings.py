@@ -25,7 +25,7 @@ from helpers.studies import (
 COLUMNS = {
     f"{words} words per row": [4 * words * lane for lane in range(32)] for words in (32, 33, 34)
 }
-LANES = [gpu_execution.Request(0, "left", "global", "load", (1, 3), (4, 12))] * 3
+LANES = [gpu_execution.MemoryRequest(0, "left", "global", "load", (1, 3), (4, 12))] * 3
 RING = data_parallel.ring_frames(4)
 EIGHT_EXPERTS = [[(3 * rank + 5 * expert) % 7 for expert in range(8)] for rank in range(4)]
 EAGER = [
