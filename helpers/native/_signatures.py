@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 _C_TYPES: dict[str, Any] = {
     "bool": ctypes.c_bool,
     "char": ctypes.c_byte,
@@ -277,6 +275,8 @@ def _check_dtype(label: str, parameter: Parameter, dtype: str) -> None:
     elif kind == "char":
         accepted = ("int8", "uint8")
     elif kind in _C_TYPES:
+        import numpy as np  # not for compiling, which the doctor tries without it
+
         name = np.dtype(_C_TYPES[kind]).name
         accepted = ("uint16", "float16", "bfloat16") if name == "uint16" else (name,)
     else:

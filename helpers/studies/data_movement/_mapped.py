@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import psutil
 import torch
 
 from helpers.checks import boolean, whole_number
@@ -282,7 +281,9 @@ def _read_bytes() -> int | None:
     """Return the bytes that the system has read from disks for this process, None where it tells
     not.
     """
+    import psutil
+
     try:
         return psutil.Process().io_counters().read_bytes
-    except psutil.Error:
+    except (AttributeError, psutil.Error):  # macOS counts none
         return None

@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import psutil
-
 from helpers.checks import members
 from helpers.results import Record
 from helpers.studies._page_cache import drop_from_page_cache
@@ -36,6 +34,8 @@ def filesystem(folder: str | os.PathLike[str]) -> str:
     >>> filesystem("/dev/shm")  # doctest: +SKIP
     'tmpfs'
     """
+    import psutil
+
     path = Path(folder).resolve(strict=True)
     mounts = [
         mount

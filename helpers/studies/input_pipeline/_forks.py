@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import psutil
 from torch.utils.data import DataLoader, Dataset
 
 from helpers.checks import boolean, numbers, whole_number
@@ -105,6 +104,8 @@ def measure_growth(
         or not Path("/proc/self/smaps_rollup").is_file()
     ):
         return None
+    import psutil
+
     # no Python object an item
     order = np.array_split(np.random.default_rng(0).permutation(len(dataset)), batches)
     loader: DataLoader = DataLoader(
