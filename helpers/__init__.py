@@ -12,6 +12,7 @@ _MOVED = {
     "feeding": "helpers.studies.input_pipeline",
     "layouts": "helpers.studies.parallel_plans",
     "numbers": "helpers.studies.numbers",
+    "sending": "helpers.studies.sending",
     "simulators": "helpers.studies.simulators",
     "sources": "helpers.studies.sgd_parallelism",
     "sparse": "helpers.studies.sparsity",

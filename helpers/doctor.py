@@ -392,7 +392,7 @@ def _check_nvrtc() -> str:
 def _check_disassembler() -> str:
     """Start objdump."""
     tools = _import_module("helpers.native._tools")
-    with _native_folder():
+    with _translate_native_errors():
         process = tools.run_tool([tools.find_objdump(), "--version"], limit_s=10)
     if process.returncode != 0:
         reason = _first_line(process.stderr) or f"exit status {process.returncode}"
@@ -457,16 +457,23 @@ def _import_module(name: str, remedy: str = _SETUP) -> Any:
 
 @contextlib.contextmanager
 def _native_folder() -> Iterator[Path]:
-    """Yield a temporary folder, and turn an error of ``helpers.native`` into a check's: the
-    problem's first line, its remedy.
-    """
+    """Yield a temporary folder for what :mod:`helpers.native` makes, and translate its errors."""
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        _translate_native_errors(),
+    ):
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _translate_native_errors() -> Iterator[None]:
+    """Turn an error of ``helpers.native`` into a check's: the problem's first line, its remedy."""
     from helpers.native import NativeError
 
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        try:
-            yield Path(folder)
-        except NativeError as error:
-            raise _DoesNotWorkError(_first_line(error.problem), error.remedy) from error
+    try:
+        yield
+    except NativeError as error:
+        raise _DoesNotWorkError(_first_line(error.problem), error.remedy) from error
 
 
 def _hide_private_names(text: str) -> str:

@@ -32,8 +32,10 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 class _Chain(nn.Module):
     """Layers that run one after another, in the order in which they were made."""
 
+    _order: tuple[str, ...]
+
     def _run(self, x: torch.Tensor) -> torch.Tensor:
-        for name in self._modules:
+        for name in self._order:  # not what a caller has added since
             x = getattr(self, name)(x)
         return x
 
@@ -76,6 +78,7 @@ class LeNet(_Chain):
         self.fc3 = nn.Linear(self.hidden // 2, 10)
         if self.variant == "lecture":
             self.relu5 = nn.ReLU()
+        self._order = tuple(self._modules)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits, (N, 10), of images (N, 1, 28, 28)."""
@@ -122,6 +125,7 @@ class BasicFCModel(_Chain):
                 self.add_module(f"relu{number}", nn.ReLU())
         if self.variant == "lecture":
             self.relu1 = nn.ReLU()
+        self._order = tuple(self._modules)
 
     @property
     def example_shape(self) -> tuple[int, int]:
@@ -207,6 +211,7 @@ class AlexNet(_Chain):
         self.relu7 = nn.ReLU()
         self.drop7 = nn.Dropout(0.5)
         self.fc8 = nn.Linear(self.hidden, self.classes)
+        self._order = tuple(self._modules)
 
     @property
     def example_shape(self) -> tuple[int, int, int, int]:

@@ -50,6 +50,7 @@ _MARKETING = (
     "processor",
     "cpu",
 )
+_BITS_PER_BYTE = 8
 
 
 class Source(Record):
@@ -154,6 +155,12 @@ class Device(Record):
         is unknown.
         """
         return _product(self.cores, self.core_shared_bytes)
+
+    @property
+    def bus_bandwidth_bytes_per_s(self) -> float | None:
+        """The bandwidth that bus width and data rate come to; None where one of them is unknown."""
+        bits_per_s = _product(self.memory_bus_bits, self.memory_rate_per_s)
+        return None if bits_per_s is None else bits_per_s / _BITS_PER_BYTE
 
     def fact(self, name: str) -> Fact | None:
         """Return the figure ``name`` with its source, None where it is unknown.

@@ -215,9 +215,8 @@ def _run(
         reader.start()
         observation = _watch(process, folder, memory_bytes, timeout_s)
     finally:
-        if (
-            sys.platform == "linux"
-        ):  # its keeper ends the function's process and all that it started
+        # its keeper ends the function's process and all that it started
+        if sys.platform == "linux":
             process.terminate()
             _has_ended(process, _EXIT_LIMIT_S)
         processes.end_group(process.pid)

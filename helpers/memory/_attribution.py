@@ -145,5 +145,6 @@ def saved_number_bytes(function: Any, args: tuple[Any, ...]) -> int:
     """
     if function not in _KEEPS_ITS_NUMBER or not torch.is_grad_enabled():
         return 0
-    tensor, number = args
-    return _NUMBER_BYTES.get(type(number), 0) if tensor.requires_grad else 0
+    tensor, number, *_ = args
+    keeps = isinstance(tensor, torch.Tensor) and tensor.requires_grad
+    return _NUMBER_BYTES.get(type(number), 0) if keeps else 0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -199,7 +200,8 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
             if event.storage not in continued:
                 events.append(Release(real_storages.get(event.storage, event.storage)))
             continue
-        function = _in_place_operator(event, second_step[position + 1 :], makers, trace)
+        later_events = itertools.islice(second_step, position + 1, None)
+        function = _in_place_operator(event, later_events, makers, trace)
         if function is None:
             events.append(event)
             continue
@@ -220,7 +222,7 @@ def as_without_mode(trace: StepTrace) -> StepTrace:
 
 def _in_place_operator(
     event: TracedOperator,
-    later_events: list[TracedOperator | Release],
+    later_events: Iterator[TracedOperator | Release],
     makers: dict[int, TracedOperator],
     trace: StepTrace,
 ) -> torch._ops.OpOverload | None:

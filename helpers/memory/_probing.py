@@ -218,7 +218,16 @@ class _Runner:
         if spec.storage in self._opaque:
             return _view_as_specified(self._opaque[spec.storage], spec)
         if spec.room_bytes:
-            room = torch.zeros(spec.room_bytes, dtype=torch.uint8, device=spec.device)
+            room = zeros(
+                replace(
+                    spec,
+                    sizes=(spec.room_bytes,),
+                    strides=(1,),
+                    dtype=torch.uint8,
+                    is_conj=False,
+                    is_neg=False,
+                )
+            )
             return torch.empty(0, dtype=spec.dtype, device=spec.device).set_(
                 room.untyped_storage(), 0, spec.sizes, spec.strides
             )

@@ -58,6 +58,10 @@ class CppFunction:
     signature: Signature
     raw: Any = field(repr=False)
 
+    @property
+    def __name__(self) -> str:
+        return self.signature.name
+
     def __call__(self, *values: Any) -> Any:
         return self.raw(*to_c(self.signature, values, device="cpu"))
 

@@ -40,7 +40,7 @@ _OBJDUMP_REMEDY = {
 )
 _NVDISASM_REMEDY = "install a CUDA build of torch (no GPU needed), whose Triton brings nvdisasm"
 _INCLUDE = re.compile(r'^#include "(?P<name>.+)"\n', re.M)
-_ONCE = "#pragma once\n"
+_ONCE = re.compile(r"^#pragma once\n", re.M)
 
 
 class NativeError(RuntimeError):
@@ -97,7 +97,7 @@ def read_source(package: str, name: str, *, generated: Mapping[str, str] | None 
 
     def read(file: str) -> str:
         text = importlib.resources.files(package).joinpath(folder, file).read_text(encoding="utf-8")
-        return _INCLUDE.sub(include, text.replace(_ONCE, ""))
+        return _INCLUDE.sub(include, _ONCE.sub("", text))
 
     def include(match: re.Match[str]) -> str:
         text = texts.get(match["name"])
@@ -156,7 +156,7 @@ def find_compiler() -> list[str]:
             "mend CXX, or unset it",
         ) from error
     names = words[:1] or ["g++", "clang++", "c++"]
-    path = _first_tool(names, ())
+    path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
         problem, remedy = f"the PATH has no {' or '.join(names)}", _COMPILER_REMEDY
         if words:

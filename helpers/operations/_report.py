@@ -9,6 +9,7 @@ from dataclasses import field
 import pandas as pd
 
 from helpers import results, trees
+from helpers.checks import whole_number
 from helpers.results import Record
 
 PHASES = ("forward", "backward", "optimizer")
@@ -150,7 +151,8 @@ class OperationProfile(trees.LayerProfile):
 
     A notebook shows it as a tree that opens and closes, with a bar a layer; ``print`` gives the
     tree as text, each with equal blocks once ("0-79 x 80": its numbers are those of one block).
-    :meth:`table` is a DataFrame, ``to_json`` everything.
+    ``print(profile.to_depth(2))`` shows all blocks to that depth, :meth:`table` is a DataFrame,
+    ``to_json`` everything.
 
     ``not_counted`` names the operators that have no rule: their FLOPs and bytes are missing. Of
     these ``may_hold_products`` may hold multiply-accumulates too; where it is empty every MAC is
@@ -189,15 +191,17 @@ class OperationProfile(trees.LayerProfile):
     layer_operators: tuple[LayerOperator, ...]
 
     def __str__(self) -> str:
-        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._rows())])
+        return "\n".join([*_summary(self), *trees.text_lines(_LAYOUT, self._display_rows())])
 
     def _repr_html_(self) -> str:
-        return trees.html_tree(_LAYOUT, self._rows(), _summary(self))
+        return trees.html_tree(_LAYOUT, self._display_rows(), _summary(self))
+
+    def _display_rows(self) -> list[trees.Row]:
+        return trees.fold_rows(self._rows())
 
     def _rows(self) -> list[trees.Row]:
-        """Return the rows that are shown, equal blocks once."""
         total = max((row.forward_flops for row in self.layers), default=0)
-        rows = [
+        return [
             trees.Row(
                 name=trees.last_name(row.layer, row.kind),
                 kind=row.kind if row.layer else "",
@@ -208,13 +212,52 @@ class OperationProfile(trees.LayerProfile):
             )
             for row in self.layers
         ]
-        return trees.fold_rows(rows)
 
     def table(self, by: str = "layer") -> pd.DataFrame:
         """Return a DataFrame of plain numbers, one row a layer (``by="layer"``) or an operator
         (``by="operator"``).
         """
         return super().table(by).drop(columns="lecture_operations", errors="ignore")
+
+    def cross_table(self, what: str = "macs", phase: str = "forward") -> pd.DataFrame:
+        """Return layer by operator: a row a layer without what is inside it, a column an operator,
+        so all adds up.
+
+        ``what`` is "macs", "flops", "read_bytes", "written_bytes" or "calls", ``phase`` "forward",
+        "backward" or "optimizer". What is 0 throughout has no row and no column. Raises ValueError
+        for another name. Lesson 11.
+        """
+        allowed = {
+            "what": ("macs", "flops", "read_bytes", "written_bytes", "calls"),
+            "phase": PHASES,
+        }
+        for name, value in (("what", what), ("phase", phase)):
+            if value not in allowed[name]:
+                raise ValueError(
+                    f"{name}={value!r} is not known; use one of "
+                    f"{', '.join(map(repr, allowed[name]))}"
+                )
+        rows = [row for row in self.layer_operators if row.phase == phase and getattr(row, what)]
+        frame = pd.DataFrame(
+            0,
+            list(dict.fromkeys(row.layer for row in rows)),
+            sorted({row.operator for row in rows}),
+            dtype="int64",
+        )
+        for row in rows:
+            frame.loc[row.layer, row.operator] += getattr(row, what)
+        return frame
+
+    def to_depth(self, depth: int) -> OperationProfile:
+        """Return the profile without the rows deeper than ``depth`` (the model is 0); every row
+        still holds all inside.
+
+        Printed or shown, it has every block by itself.
+        Raises TypeError for what is no whole number, ValueError for a negative one. Lesson 11.
+        """
+        whole_number("depth", depth, at_least=0)
+        layers = tuple(row for row in self.layers if row.depth <= depth)
+        return results.derived(_UnfoldedProfile, self, layers=layers)
 
     def lecture_table(self) -> LectureTable:
         """Return the lecture's table for this model: 295,700 for ``LeNet(variant="lecture")`` at
@@ -235,6 +278,13 @@ class OperationProfile(trees.LayerProfile):
             not_covered=tuple(not_covered),
             layers=tuple(lecture_layers),
         )
+
+
+class _UnfoldedProfile(OperationProfile):
+    """A part of a profile that is shown with every block by itself."""
+
+    def _display_rows(self) -> list[trees.Row]:
+        return self._rows()
 
 
 def _summary(profile: OperationProfile) -> list[str]:

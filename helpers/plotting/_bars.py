@@ -40,23 +40,26 @@ def draw_three(
     unit: str,
     title: str,
     xlabel: str,
+    log: bool = False,
 ) -> Figure:
     """Return grouped bars: for each of ``settings`` the predicted and modelled numbers and those
     that were found.
 
     ``numbers`` maps 'predicted', 'modelled' and one of 'measured', 'counted', 'simulated',
     'published' or 'stated' to one value in ``unit`` a setting; None leaves the place free, as where
-    the reader made no prediction. ``title`` and ``xlabel`` are the texts of the axes.
+    the reader made no prediction. ``title`` and ``xlabel`` are the texts of the axes; ``log=True``
+    makes the values' axis logarithmic.
 
     Raises TypeError or ValueError for what cannot be drawn.
 
     >>> numbers = {"predicted": [None, 1e-3], "modelled": [2e-6, 2e-3], "measured": [3e-6, 4e-3]}
-    >>> fig = draw_three(["L1", "DRAM"], numbers, unit="s", title="A copy", xlabel="from")
+    >>> fig = draw_three(["L1", "DRAM"], numbers, unit="s", title="A copy", xlabel="from", log=True)
     >>> [text.get_text() for text in fig.legends[0].get_texts()]
     ['predicted', 'modelled', 'measured']
 
     Lesson 01.
     """
+    boolean("log", log)
     settings = members("settings", settings, "names")
     numbers = lists_of_numbers("numbers", numbers)
     if not settings or not numbers:
@@ -93,6 +96,8 @@ def draw_three(
         annotations += axes.bar_label(
             bars, labels=texts, padding=2, fontsize=_LARGEST_PT, color="#222222"
         )
+    if log:
+        axes.set_yscale("log")
     unit_axis(axes, "y", unit)
     axes.grid(axis="x", visible=False)
     axes.margins(x=0.02, y=0.12)

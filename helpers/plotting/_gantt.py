@@ -154,22 +154,23 @@ def gantt(
     return fig
 
 
-def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]]) -> list[Span]:
+def spans_in_a_row(lanes: Mapping[str, Mapping[str, float]], *, label: str = "") -> list[Span]:
     """Return the spans that follow one another from 0 in each lane: ``{lane: {kind: length}}``, for
     :func:`gantt`.
 
-    Raises TypeError for what is no mapping, ValueError for a length below 0.
+    ``label`` is the format of a length on its bar, such as ".2f"; without it bars have none. Raises
+    TypeError for what is no mapping, ValueError for a length below 0.
 
-    >>> spans = spans_in_a_row({"rank 0": {"forward": 1, "backward": 2}})
-    >>> [(span.kind, span.start, span.end) for span in spans]
-    [('forward', 0.0, 1.0), ('backward', 1.0, 3.0)]
+    >>> spans = spans_in_a_row({"rank 0": {"forward": 1, "backward": 2}}, label=".1f")
+    >>> [(span.kind, span.start, span.end, span.label) for span in spans]
+    [('forward', 0.0, 1.0, '1.0'), ('backward', 1.0, 3.0, '2.0')]
     """
     spans = []
     for lane, parts in named("lanes", lanes, "dictionaries from kinds to lengths").items():
         end = 0.0
         for kind, value in named(f"lanes[{lane!r}]", parts, "lengths").items():
             length = number(f"lanes[{lane!r}][{kind!r}]", value, at_least=0)
-            spans.append(Span(lane, end, end + length, kind))
+            spans.append(Span(lane, end, end + length, kind, f"{length:{label}}" if label else ""))
             end += length
     return spans
 

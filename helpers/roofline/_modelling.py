@@ -94,6 +94,11 @@ class RooflinePoint(Record):
     modelled_s: float
     regime: str
 
+    @property
+    def modelled_flops_per_s(self) -> float:
+        """FLOP/s at the modelled time: below the roof by the call overhead."""
+        return self.flops / self.modelled_s
+
 
 def model(workload: Workload, limits: MachineLimits, *, level: str | None = None) -> RooflinePoint:
     """Return where ``workload`` stands under the roofs of ``limits``, and its modelled time.

@@ -184,8 +184,9 @@ def device_of(model: nn.Module, arguments: Arguments | None = None) -> torch.dev
     device(type='meta')
     """
     tensors = (*model.parameters(), *model.buffers(), *tensors_of(arguments))
-    default = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return tensors[0].device if tensors else default
+    if tensors:
+        return tensors[0].device
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_model(model: Any, *, compiled: bool = False) -> None:

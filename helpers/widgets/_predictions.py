@@ -7,12 +7,14 @@ A live notebook shows two forms for a prediction: the question, and the answer t
 from __future__ import annotations
 
 import html
+import math
+import numbers
 import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from helpers import console
-from helpers.checks import number, one_of
+from helpers.checks import one_of
 from helpers.widgets import _store as store
 from helpers.widgets._answers import NO_PREDICTION, Answer, quantity, read_number
 
@@ -76,8 +78,8 @@ class Prediction:
         if len(answers) > 1:
             raise ValueError(f"{' and '.join(answers)} are given; an answer rests on one of them")
         for name, value in {"modelled": modelled, **answers}.items():
-            if value is not None:
-                number(name, value)
+            if value is not None and not (isinstance(value, numbers.Real) and math.isfinite(value)):
+                raise ValueError(f"{name}={value!r} is no finite number in {self.unit}; give one")
         if ("published" in answers) != bool(source):
             raise ValueError(
                 "a published number has its source, and no other has one: give published= and "

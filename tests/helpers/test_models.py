@@ -437,6 +437,15 @@ def test_a_wrong_cache_changes_the_logits(wrong):
     assert not torch.allclose(last, model(tokens)[0, -1], atol=1e-3)
 
 
+@pytest.mark.parametrize("model", [LeNet(), BasicFCModel()], ids=lambda model: type(model).__name__)
+def test_what_a_caller_adds_to_a_model_is_none_of_its_layers(model):
+    images = torch.ones(2, *model.example_shape[1:])
+    before = model(images)
+    model.criterion = nn.CrossEntropyLoss()
+    model.negate = nn.Threshold(1e9, -1.0)
+    assert torch.equal(model(images), before)
+
+
 @pytest.mark.parametrize("kv_heads", [1, 2, 3, 6])
 @pytest.mark.parametrize("q", [1, 3, 5])
 def test_causal_attention_is_pytorchs_on_the_last_queries(kv_heads, q):

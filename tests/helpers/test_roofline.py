@@ -132,7 +132,7 @@ def test_overhead_decides_where_it_is_longer_than_both():
     point = model(tiny, limits())
     assert point.regime == "overhead-bound"
     assert point.modelled_s == pytest.approx(1e-6 + 1e-8)
-    assert point.flops / point.modelled_s < point.attainable_flops_per_s / 50
+    assert point.modelled_flops_per_s < point.attainable_flops_per_s / 50
     assert model(dataclasses.replace(tiny, calls=7), limits()).overhead_s == pytest.approx(7e-6)
 
 

@@ -215,14 +215,13 @@ def _bandwidth_stages(
     return stages
 
 
-def call_share(pool: torch.Tensor, size_bytes: int) -> float:
-    """Return the time of a call that computes next to nothing, over that of a triad of these
-    bytes.
+def call_share(pool: torch.Tensor, size_bytes: int, *, budget_s: float = 0.0) -> float:
+    """Return the time of a call that computes next to nothing, over that of a triad of these bytes,
+    which is timed for ``budget_s``.
     """
     triad = bandwidth.operators(pool, size_bytes)["triad"]
-    return library.call_overhead_s(pool.device, runs=10) / fastest_s(
-        triad.fn, pool.device, budget_s=0
-    )
+    triad_s = fastest_s(triad.fn, pool.device, budget_s=budget_s)
+    return library.call_overhead_s(pool.device, runs=10) / triad_s
 
 
 def curve_stages(

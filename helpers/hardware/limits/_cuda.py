@@ -118,7 +118,7 @@ def _bandwidth_stages(
             continue
         size = min(most_bytes, level.size_bytes // 2)
         stages.append(functools.partial(cpu.triad_stage, level.name, pool, size, plan.kernel_s))
-        if cpu.call_share(pool, size) > _OVERHEAD_SHARE:
+        if cpu.call_share(pool, size, budget_s=plan.kernel_s) > _OVERHEAD_SHARE:
             notes.append(
                 f"{level.name}: the bandwidth is a lower bound, because launching takes long "
                 "beside the data"

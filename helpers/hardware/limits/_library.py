@@ -6,7 +6,7 @@ Lesson 02.
 from __future__ import annotations
 
 import functools
-import timeit
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -157,8 +157,18 @@ def call_overhead_s(device: torch.device, *, runs: int = 50) -> float:
     On CUDA the host's time: the kernels are launched, and waited for only after the clock was read.
     Lesson 02.
     """
-    call, wait = _one_call(device), functools.partial(_wait, device)
-    return min(timeit.repeat(call, setup=wait, repeat=runs, number=_CALLS)) / _CALLS
+    operand, out = torch.ones(1, device=device), torch.ones(1, device=device)
+    return min(_calls_s(operand, out) for _ in range(runs)) / _CALLS
+
+
+def _calls_s(operand: torch.Tensor, out: torch.Tensor) -> float:
+    _wait(operand.device)
+    begin_s = time.perf_counter()
+    for _ in range(_CALLS):
+        torch.add(operand, operand, out=out)
+    taken_s = time.perf_counter() - begin_s
+    _wait(operand.device)
+    return taken_s
 
 
 def launch_s(device: torch.device) -> float:
@@ -167,18 +177,14 @@ def launch_s(device: torch.device) -> float:
 
     Lesson 02.
     """
-    call = _one_call(device)
-
-    def launch() -> None:
-        call()
-        _wait(device)
-
-    return min(timeit.repeat(launch, repeat=_LAUNCHES, number=1))
-
-
-def _one_call(device: torch.device) -> Callable[[], object]:
     operand, out = torch.ones(1, device=device), torch.ones(1, device=device)
-    return functools.partial(torch.add, operand, operand, out=out)
+    taken_s = []
+    for _ in range(_LAUNCHES):
+        begin_s = time.perf_counter()
+        torch.add(operand, operand, out=out)
+        _wait(device)
+        taken_s.append(time.perf_counter() - begin_s)
+    return min(taken_s)
 
 
 def bus_bytes_per_s(device: torch.device, *, to_device: bool) -> float:

@@ -175,3 +175,12 @@ class MachineLimits(Record):
         if name not in levels:
             raise ValueError(f"there is no level {name!r}; this machine has {', '.join(levels)}")
         return levels[name]
+
+    def level_of(self, working_set_bytes: int) -> MemoryLevel:
+        """Return the smallest level that holds ``working_set_bytes``, main memory where no cache
+        does.
+        """
+        for level in self.memory_levels[:-1]:
+            if level.fits(working_set_bytes):
+                return level
+        return self.memory

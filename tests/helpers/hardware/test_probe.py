@@ -664,8 +664,8 @@ def test_limits_are_the_fastest_pass_and_name_what_does_not_repeat():
     assert limits.peak_flops == {"float32": 1 / 1e-11}
     assert limits.product_flops == {"float32": 1 / 2e-11}
     assert limits.unstable == ("DRAM latency", "latency curve")
-    assert limits.level("L1").fits(32 * KIB)
-    assert not limits.level("L1").fits(32 * KIB + 1)
+    assert limits.level_of(32 * KIB).name == "L1"
+    assert limits.level_of(32 * KIB + 1).name == "DRAM"
     with pytest.raises(ValueError, match="there is no level 'L2'; this machine has L1, DRAM"):
         limits.level("L2")
 
@@ -685,8 +685,8 @@ def test_a_level_holds_its_size_or_what_was_found_of_it_and_prints_both():
         8 * MIB,
         GIB,
     ]
-    assert limits.level("L3").fits(8 * MIB)
-    assert not limits.level("L3").fits(8 * MIB + 1)
+    assert limits.level_of(8 * MIB).name == "L3"
+    assert limits.level_of(8 * MIB + 1).name == "DRAM"
     (line,) = [line for line in str(limits).splitlines() if line.strip().startswith("L3")]
     assert "33.6 MB" in line
     assert "8.39 MB" in line

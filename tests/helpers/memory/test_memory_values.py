@@ -280,3 +280,14 @@ def test_an_index_out_of_range_is_refused_as_by_the_real_run(function, rows, cla
     with pytest.raises(ModelError, match="raised IndexError: "):
         function(Labels(), (torch.tensor(rows), torch.tensor(classes)))
     function(Labels(), (torch.tensor([0, 9]), torch.tensor([4, -100])))  # -100 is passed over
+
+
+class Halves(nn.Linear):
+    def forward(self, x):
+        return torch.ops.aten.mul.Tensor(0.5, super().forward(x))
+
+
+def test_a_number_may_stand_before_the_tensor_that_it_multiplies():
+    model = Halves(4, 2)
+    estimate = estimate_peak_memory(model, (3, 4))
+    assert estimate.peak_bytes == measure_peak_memory(model, (3, 4)).peak_bytes

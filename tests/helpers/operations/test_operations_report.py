@@ -83,6 +83,29 @@ def test_tables_and_json(profile):
     assert from_dict(OperationProfile, json.loads(profile.to_json())) == profile
 
 
+def test_a_part_of_the_tree(profile):
+    assert [row.layer for row in profile.to_depth(1).layers] == [
+        "",
+        "inner",
+        "idle",
+        "(functional)",
+    ]
+    assert str(profile.to_depth(0)).splitlines()[:5] == str(profile).splitlines()[:5]
+    for depth, error in ((-1, ValueError), ("2", TypeError), (1.5, TypeError), (True, TypeError)):
+        with pytest.raises(error, match=r"depth=.*; give a whole number, 0 or more"):
+            profile.to_depth(depth)
+
+
+def test_layer_by_operator(profile):
+    for phase in ("forward", "backward", "optimizer"):
+        frame = profile.cross_table("flops", phase)
+        assert frame.to_numpy().sum() == getattr(profile, f"{phase}_flops")
+    assert profile.cross_table().loc["inner.first", "aten.addmm.default"] == 3 * 4 * 4
+    assert profile.cross_table("calls").loc["inner.act", "aten.relu.default"] == 2
+    with pytest.raises(ValueError, match="what='bytes' is not known; use one of 'macs', 'flops'"):
+        profile.cross_table("bytes")
+
+
 def test_rows_have_the_shapes_of_results(profile):
     shapes = {row.layer: row.output_shape for row in profile.layers}
     assert (shapes[""], shapes["inner.act"], shapes["idle"], shapes["(functional)"]) == (
@@ -203,6 +226,9 @@ def test_equal_blocks_are_shown_once():
     assert "0-79 x 80" in profile._repr_html_()
     assert profile._repr_html_().count("<details") == 3
     assert len(profile.table()) == len(profile.layers) == 3 + 80 * 4
+    assert len(_shown(profile.to_depth(2))) == 3 + 80
+    assert len(_shown(profile.to_depth(3))) == 3 + 80 * 4
+    assert profile.to_depth(2)._repr_html_().count("<div style='padding-left:1.2em'><span") == 81
     row = next(line for line in str(profile).splitlines() if "x 80" in line)
     assert cell("forward_macs", 2 * 2 * 8 * 16) in row
 

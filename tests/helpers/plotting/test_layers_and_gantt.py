@@ -108,13 +108,16 @@ def test_a_bar_that_goes_on_beyond_the_axis_has_an_arrowhead_and_no_other_has():
 
 
 def test_spans_in_a_row_follow_one_another_from_nought_in_each_lane():
-    made = plotting.spans_in_a_row({"a": {"send": 2, "wait": 0, "compute": 1.5}, "b": {"send": 4}})
+    made = plotting.spans_in_a_row(
+        {"a": {"send": 2, "wait": 0, "compute": 1.5}, "b": {"send": 4}}, label=".1f"
+    )
     assert [(span.lane, span.start, span.end, span.kind, span.label) for span in made] == [
-        ("a", 0, 2, "send", ""),
-        ("a", 2, 2, "wait", ""),
-        ("a", 2, 3.5, "compute", ""),
-        ("b", 0, 4, "send", ""),
+        ("a", 0, 2, "send", "2.0"),
+        ("a", 2, 2, "wait", "0.0"),
+        ("a", 2, 3.5, "compute", "1.5"),
+        ("b", 0, 4, "send", "4.0"),
     ]
+    assert [span.label for span in plotting.spans_in_a_row({"a": {"send": 2}})] == [""]
 
 
 def test_gantt_of_one_instant_is_drawn():

@@ -115,6 +115,7 @@ def test_a_model_alone_answers():
         ({"measured": 1, "counted": 2}, "measured and counted are given; an answer rests on one"),
         ({"published": 1}, "a published number has its source"),
         ({"measured": 1, "source": "a book"}, "no other has one"),
+        ({"simulated": "2"}, "simulated='2' is no finite number"),
     ],
 )
 def test_an_answer_rests_on_one_thing(given, words):
@@ -325,13 +326,7 @@ def test_predictions_stand_beside_the_lessons_from_each_of_their_folders(
         assert store.path() == tmp_path / "course" / "my_predictions.json"
 
 
-@pytest.mark.parametrize(
-    ("number", "error", "words"),
-    [
-        (float("nan"), ValueError, "measured=nan; give a finite number"),
-        ("twenty", TypeError, "measured='twenty' is text, as str; give a finite number"),
-    ],
-)
-def test_an_answer_that_is_no_number_is_refused(number, error, words):
-    with pytest.raises(error, match=words):
+@pytest.mark.parametrize("number", [float("nan"), "twenty"])
+def test_an_answer_that_is_no_number_is_refused(number):
+    with pytest.raises(ValueError, match="is no finite number in x"):
         widgets.predict(QUESTION, "x").reveal(measured=number)
