@@ -281,18 +281,14 @@ def three(settings, numbers):
         ValueError,
         "moves[0], target=2 is too large",
     ),
-    (
-        lambda: parallel_plans.draw_mesh(8, along="data"),
-        TypeError,
-        "layout=8 is an int; give a layout",
-    ),
+    (lambda: parallel_plans.draw_mesh(8), TypeError, "layout=8 is an int; give a layout"),
     (
         lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=2), along="rows"),
         ValueError,
         "along='rows'",
     ),
     (
-        lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=65), along="data"),
+        lambda: parallel_plans.draw_mesh(parallel_plans.Layout(data=65)),
         ValueError,
         "65 ranks are too many to read",
     ),
@@ -1090,7 +1086,7 @@ NET = constant_weights.random_network((23, 4, 1), ("relu", "sigmoid"))
         "limits=None is None; give a machine's limits",
     ),
     (
-        lambda: parallel_plans.layer_work(None, (4, 8), flops_per_s=1.0),
+        lambda: parallel_plans.layer_work(None, (4, 8)),
         TypeError,
         "model=None is None; give an nn.Sequential",
     ),

@@ -199,7 +199,7 @@ MUTATIONS = (
     Mutation(
         "06",
         "helpers/studies/parallel_plans/_memory.py",
-        "held_storages = _storages(held)",
+        "held_storages = storages.now() if stage > 0 else storages.now() | _storages([batch])",
         "held_storages = {}",
         "weights taken for activations, because autograd saves both",
         'rename_axis("eight feed-forward blocks (counted)")',
@@ -207,8 +207,8 @@ MUTATIONS = (
     Mutation(
         "06",
         "helpers/studies/parallel_plans/_memory.py",
-        "states = [] if stepping is None else state_tensors(stepping)",
-        "states = [] if stepping is None else state_tensors(stepping)[::2]",
+        "states = _state_bytes(_step_optimizer(part, job.optimizer))",
+        "states = _state_bytes(_step_optimizer(part, job.optimizer)) // 2",
         "half of the optimizer's state forgotten",
         'rename_axis("eight feed-forward blocks (counted)")',
     ),

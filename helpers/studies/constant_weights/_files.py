@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from helpers import console, storage, units
+from helpers import console, native, storage, units
 from helpers.checks import cpu_or_cuda
 from helpers.results import Record
 from helpers.studies.constant_weights._cpp_sources import cpp_source
@@ -275,6 +275,8 @@ class Specialised:
     def __init__(self, model: nn.Module | Network, *, device: str | torch.device = "cpu") -> None:
         self.network = network_of(model)
         self.device = cpu_or_cuda(device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise native.NativeError(f"there is no CUDA device for {device!r}", "take device='cpu'")
         self._program: CppProgram | CudaFunction
         constants: Callable[[], CppProgram | CudaFunction]
         # what is too large for constants is refused here and now, not in the background

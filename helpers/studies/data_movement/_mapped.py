@@ -285,5 +285,5 @@ def _read_bytes() -> int | None:
 
     try:
         return psutil.Process().io_counters().read_bytes
-    except (AttributeError, psutil.Error):  # macOS counts none
+    except (AttributeError, OSError, ValueError, RuntimeError, psutil.Error):  # macOS has none
         return None

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import queue
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,17 +26,18 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from helpers.checks import choice, cpu_or_cuda, function, number, one_of, whole_number
-from helpers.links import Activity, sleep_until
+from helpers.links import Activity, Link, require_link, sleep_until
 from helpers.steps import tensors_of
 from helpers.studies.input_pipeline._pipeline import COPYING
 
 DEVICE, COPIES = "device", "copies"
+_END = object()
 
 
 @dataclass(frozen=True)
 class BatchCopy:
-    """A batch on its way to a device: ``ready`` is the CUDA event after which it is there (None: it
-    is).
+    """A batch on its way to a device: ``ready`` is when it is there (seconds, or a CUDA event;
+    None: it is).
     """
 
     batch: Any
@@ -44,40 +45,76 @@ class BatchCopy:
 
 
 class SleepingAccelerator:
-    """A device whose step takes ``step_s`` seconds, and where a batch is at once.
+    """A device whose step takes ``step_s`` seconds and whose copies take ``pinned`` or ``pageable``
+    link's time.
 
-    Work is queued, starts when what was queued before is done, and takes its time, while the host
-    goes on; only waiting sleeps. So many of them run on one core, with the clock of real ones.
-    Raises ValueError for a negative time. Lesson 10.
+    It has one stream for computing and one engine for copies, as a GPU has: work is queued, starts
+    when its stream is free and what it needs is there, and takes its time, while the host goes on;
+    only waiting sleeps. So many of them run on one core, with the clock of real ones. A batch's
+    bytes are those of its tensors. ``copying="blocking"`` goes over ``pageable`` (by default
+    ``pinned``), the others over ``pinned``; the default link takes no time.
+
+    Raises ValueError for a negative time, TypeError for a link that is none. Lesson 10.
     """
 
-    def __init__(self, step_s: float) -> None:
+    def __init__(
+        self, step_s: float, *, pinned: Link | None = None, pageable: Link | None = None
+    ) -> None:
         self.step_s = number("step_s", step_s, at_least=0)
+        self.pinned = Link(math.inf) if pinned is None else require_link("pinned", pinned)
+        self.pageable = self.pinned if pageable is None else require_link("pageable", pageable)
+        self._lock = threading.Lock()
         self.begin()
+
+    def __repr__(self) -> str:
+        return f"SleepingAccelerator(step_s={self.step_s:g})"
 
     def begin(self) -> None:
         """Forget what was done before."""
         self._done: list[Activity] = []
-        self._computing_until_s = -math.inf
+        self._counts = {DEVICE: 0, COPIES: 0}
+        self._computing_until_s = self._copying_until_s = -math.inf
+
+    def copy_s(self, batch: object, *, copying: str = "blocking") -> float:
+        """Return the seconds that the copy of ``batch`` takes. Lesson 10."""
+        choice("copying", copying, COPYING)
+        link = self.pageable if copying == "blocking" else self.pinned
+        return link.transfer_s(sum(tensor.nbytes for tensor in tensors_of(batch)))
 
     def copy(self, batch: Any, *, copying: str) -> BatchCopy:
-        """Return ``batch``, which is there, whatever the way of ``copying``."""
-        choice("copying", copying, COPYING)
-        return BatchCopy(batch, None)
+        """Start the copy of ``batch``; with "blocking" come back when it has ended."""
+        duration_s = self.copy_s(batch, copying=copying)
+        with self._lock:
+            start_s = max(time.perf_counter(), self._copying_until_s)
+            if copying != "ahead":  # on the stream of the computing, so after what was queued there
+                start_s = max(start_s, self._computing_until_s)
+            self._copying_until_s = end_s = start_s + duration_s
+            if copying != "ahead":
+                self._computing_until_s = end_s
+            if duration_s:
+                self._note(COPIES, start_s, end_s, "copying")
+        if copying == "blocking":
+            sleep_until(end_s)
+        return BatchCopy(batch, end_s)
 
-    def step(self, _copied: BatchCopy) -> None:
+    def step(self, copied: BatchCopy) -> None:
         """Queue one training step with a batch."""
-        start_s = max(time.perf_counter(), self._computing_until_s)
-        self._computing_until_s = end_s = start_s + self.step_s
-        self._done.append(Activity(DEVICE, start_s, end_s, "computing", str(len(self._done))))
+        with self._lock:
+            start_s = max(time.perf_counter(), self._computing_until_s, copied.ready)
+            self._computing_until_s = start_s + self.step_s
+            self._note(DEVICE, start_s, self._computing_until_s, "computing")
 
     def wait(self) -> None:
         """Sleep until the device has done what was queued."""
         sleep_until(self._computing_until_s)
 
     def activities(self) -> list[Activity]:
-        """Return the activities of the device."""
+        """Return the activities of the device and its copy engine."""
         return list(self._done)
+
+    def _note(self, lane: str, start_s: float, end_s: float, kind: str) -> None:
+        self._done.append(Activity(lane, start_s, end_s, kind, str(self._counts[lane])))
+        self._counts[lane] += 1
 
 
 class TrainingAccelerator:
@@ -101,6 +138,9 @@ class TrainingAccelerator:
         self.device = device_here(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.begin()
 
+    def __repr__(self) -> str:
+        return f"TrainingAccelerator(device='{self.device}')"
+
     def begin(self) -> None:
         """Forget what was done before, and set the zero of the device's clock."""
         self._spans: list[tuple[str, str, Any, Any]] = []
@@ -120,7 +160,8 @@ class TrainingAccelerator:
             if copying != "blocking":
                 raise ValueError(
                     f"copying={copying!r} needs a device with a memory of its own; on a CPU a "
-                    "batch is there already. Use copying='blocking'"
+                    "batch is there already. Use copying='blocking', or a SleepingAccelerator with "
+                    "a link"
                 )
             return BatchCopy(batch, None)
         batch_copy, start, end = self._copies.start(batch, copying=copying)
@@ -210,14 +251,14 @@ class CudaCopies:
         return batch_copy.batch
 
 
-def training_step(model: nn.Module) -> Callable[[Any], None]:
+def training_step(model: nn.Module, *, learning_rate: float = 0.01) -> Callable[[Any], None]:
     """Return a function that trains ``model`` in place on a batch (inputs, labels): SGD on
-    cross-entropy, in steps of 0.01.
+    cross-entropy.
 
     It does not wait for the device. For a :class:`TrainingAccelerator` on the model's device.
     Lesson 10.
     """
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
 
     def train(batch: Any) -> None:
         inputs, labels = batch
@@ -253,30 +294,49 @@ def copied_ahead(
 
     Raises ValueError for a depth below 1.
     """
-    whole_number("depth", depth)
+    room = threading.Semaphore(whole_number("depth", depth, at_least=1))
+    ready: queue.SimpleQueue = queue.SimpleQueue()
+    stop = threading.Event()
     iterator = iter(batches)
 
-    def fetch() -> Any:
-        return copy(next(iterator))
+    def fetch() -> None:
+        try:
+            while True:
+                room.acquire()
+                if stop.is_set():
+                    return
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    ready.put((_END, None))
+                    return
+                ready.put((None, copy(batch)))
+        except BaseException as error:
+            # the loop that asks for the next batch must hear of everything
+            ready.put((_END, error))
 
     def receive() -> Iterator[Any]:
         while True:
-            try:
-                value = coming.popleft().result()
-            except StopIteration:  # of the batches
+            end, value = ready.get()
+            if end is not _END:
+                room.release()
+                yield value
+            elif value is None:
                 return
-            coming.append(thread.submit(fetch))
-            yield value
+            else:
+                raise value
 
-    with ThreadPoolExecutor(1, thread_name_prefix="copies ahead") as thread:
-        coming = deque(thread.submit(fetch) for _ in range(depth))
-        try:
-            yield receive()
-        finally:
-            thread.shutdown(cancel_futures=True)
+    thread = threading.Thread(target=fetch, name="copies ahead", daemon=True)
+    thread.start()
+    try:
+        yield receive()
+    finally:
+        stop.set()
+        room.release()
+        thread.join()
 
 
-def copy_ahead(loader: Iterable, device: str | torch.device) -> Iterator[Any]:
+def copy_ahead(loader: Iterable, device: str | torch.device, *, depth: int = 2) -> Iterator[Any]:
     """Yield the batches of ``loader`` on a CUDA ``device``, each copied on its own stream while the
     last is computed.
 
@@ -284,7 +344,7 @@ def copy_ahead(loader: Iterable, device: str | torch.device) -> Iterator[Any]:
         "cuda"):
 
     A batch is a tensor, or a tuple, list or dictionary of them, in pinned memory
-    (``pin_memory=True``). Up to two copies run ahead. The current stream waits for the copy,
+    (``pin_memory=True``). Up to ``depth`` copies run ahead. The current stream waits for the copy,
     the host does not; memory is not handed on before that stream is done with it. A loop that
     breaks off ends the thread when it drops the generator. On a CPU there is nothing to copy:
     batches pass.
@@ -298,6 +358,8 @@ def copy_ahead(loader: Iterable, device: str | torch.device) -> Iterator[Any]:
         yield from loader
         return
     copies = CudaCopies(device)
-    with copied_ahead(loader, lambda batch: copies.start(batch, copying="ahead")[0]) as ready:
+    with copied_ahead(
+        loader, lambda batch: copies.start(batch, copying="ahead")[0], depth=depth
+    ) as ready:
         for batch_copy in ready:
             yield copies.receive(batch_copy)

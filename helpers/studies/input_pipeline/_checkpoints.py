@@ -24,14 +24,15 @@ import os
 import random
 import re
 import tempfile
+import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -164,7 +165,7 @@ def _check(**times_s: float) -> None:
         number(name, value, above=0)
 
 
-WAYS = ("none", "synchronous", "asynchronous")
+WAYS = ("none", "synchronous", "asynchronous", "torch async_save")
 _LEARNING_RATE = 1e-3
 _NAME, _STEP = "step_{:08d}.pt", re.compile(r"step_(\d{8,})\.pt")
 
@@ -253,8 +254,8 @@ class Checkpointer:
             raise FileNotFoundError(f"the folder {str(folder)!r} is not there; make it first")
         self.asynchronous, self.takes_snapshot = asynchronous, takes_snapshot
         self.disk = None if disk is None else require_link("disk", disk)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._writing: Future | None = None
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -267,8 +268,8 @@ class Checkpointer:
     ) -> None:
         if error is None:
             self.close()
-        elif self._writing is not None:  # the block's own exception goes first
-            wait([self._writing])
+        elif self._thread is not None:  # the block's own exception goes first
+            self._thread.join()
 
     def save(self, state: Mapping[str, Any], step: int) -> float:
         """Save ``state`` as that of ``step``; return the seconds that this call kept the training
@@ -284,14 +285,20 @@ class Checkpointer:
             return time.perf_counter() - start_s
         self.close()
         saved_state = snapshot(state) if self.takes_snapshot else state
-        self._writing = self._thread.submit(self._write, saved_state, path)
+        self._thread = threading.Thread(
+            target=self._write_or_keep_error, args=(saved_state, path), name="checkpoint"
+        )
+        self._thread.start()
         return time.perf_counter() - start_s
 
     def close(self) -> None:
         """Wait until the last save is on the disk; raise what went wrong in it. Lesson 10."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
 
     def path(self, step: int) -> Path:
         """Return the file of ``step``. Lesson 10."""
@@ -315,6 +322,12 @@ class Checkpointer:
             map_location="cpu",
             weights_only=True,
         )
+
+    def _write_or_keep_error(self, state: Mapping[str, Any], path: Path) -> None:
+        try:
+            self._write(state, path)
+        except Exception as error:  # raised by the next save or by close
+            self._error = error
 
     def _write(self, state: Mapping[str, Any], path: Path) -> None:
         if self.disk is not None:
@@ -364,7 +377,12 @@ def measure_save(
         raise ValueError(
             "the state holds no tensors; give one such as training_state(model, optimizer)"
         )
-    runs: list[list[float]] = []
+    parts: dict[str, list[float]] = {
+        "snapshot_s": [],
+        "serialise_s": [],
+        "write_s": [],
+        "sync_s": [],
+    }
     with tempfile.TemporaryDirectory(prefix="save-", dir=folder) as directory:
         for _ in range(whole_number("repeats", repeats, at_least=1)):
             moments = [time.perf_counter()]
@@ -378,17 +396,15 @@ def measure_save(
                 moments.append(time.perf_counter())
                 os.fsync(file.fileno())
                 moments.append(time.perf_counter())
-            runs.append(moments)
+            for name, start_s, end_s in zip(parts, moments, moments[1:], strict=False):
+                parts[name].append(end_s - start_s)
             file_bytes = len(content.getbuffer())
-    snapshot_s, serialise_s, write_s, sync_s = np.diff(runs).min(axis=0).tolist()
-    save_s = serialise_s + write_s + sync_s
+    least = {name: min(taken_s) for name, taken_s in parts.items()}
+    save_s = least["serialise_s"] + least["write_s"] + least["sync_s"]
     return SaveCost(
         state_bytes=size,
         file_bytes=file_bytes,
-        snapshot_s=snapshot_s,
-        serialise_s=serialise_s,
-        write_s=write_s,
-        sync_s=sync_s,
+        **least,
         save_s=save_s,
         saved_bytes_per_s=size / save_s,
     )
@@ -434,9 +450,9 @@ def modelled_stall_s(way: str, *, save_s: float, snapshot_s: float, interval_s: 
     >>> modelled_stall_s("asynchronous", save_s=2, snapshot_s=0.25, interval_s=1.5)
     0.75
 
-    "synchronous": the whole ``save_s``; "asynchronous": ``snapshot_s``, and what of the last save
-    the ``interval_s`` between saves did not hide; "none": 0. Raises ValueError for an unknown way
-    and a negative time. Lesson 10.
+    "synchronous": the whole ``save_s``; "asynchronous" and "torch async_save": ``snapshot_s``, and
+    what of the last save the ``interval_s`` between saves did not hide; "none": 0. Raises
+    ValueError for an unknown way and a negative time. Lesson 10.
     """
     choice("way", way, WAYS)
     for name, value in (("save_s", save_s), ("snapshot_s", snapshot_s), ("interval_s", interval_s)):
@@ -449,7 +465,8 @@ def modelled_stall_s(way: str, *, save_s: float, snapshot_s: float, interval_s: 
 def measure_stalls(
     make_model: Callable[[], nn.Module],
     *,
-    ways: Sequence[str] = WAYS,
+    folder: str | os.PathLike[str] | None = None,
+    ways: Sequence[str] = WAYS[:3],
     saves: int = 4,
     every: int = 5,
     step_s: float = 0.01,
@@ -461,18 +478,23 @@ def measure_stalls(
 
     A step is Adam's on gradients of ones, for ``make_model()``, and lasts at least ``step_s``: the
     rest is slept, as by a host that waits for its accelerator. ``disk`` as in
-    :class:`helpers.studies.input_pipeline.Checkpointer`: with it the table is the simulated tier's.
-    The folder for temporary files holds the saves, ``device`` is CUDA if there is one unless given.
-    The end of a training waits for its last save.
+    :class:`helpers.studies.input_pipeline.Checkpointer`: with it the table is the simulated tier's;
+    "torch async_save" (torch.distributed.checkpoint) writes to the real disk only. ``folder`` (by
+    default that for temporary files) holds the saves, ``device`` is CUDA if there is one unless
+    given. The end of a training waits for its last save.
 
-    Raises ValueError for no or an unknown way. Lesson 10.
+    Raises ValueError for no or an unknown way, or a ``disk`` with "torch async_save". Lesson 10.
     """
     if not ways:
         raise ValueError(f"ways names nothing to measure; use {', '.join(map(repr, WAYS))}")
-    for way in ways:
-        choice("way", way, WAYS)
-    whole_number("saves", saves)
-    whole_number("every", every)
+    unknown = [way for way in ways if way not in WAYS]
+    if unknown or (disk is not None and WAYS[3] in ways):
+        why = f"{unknown[0]!r} is not known" if unknown else f"{WAYS[3]!r} cannot be given a disk"
+        raise ValueError(f"{why}; use {', '.join(map(repr, WAYS))}, the last without disk")
+    saves, every = (
+        whole_number("saves", saves, at_least=1),
+        whole_number("every", every, at_least=1),
+    )
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     rows, size = [], 0
     for way in console.track(tuple(ways), "one way of saving after the other", unit="way"):
@@ -480,43 +502,59 @@ def measure_stalls(
         optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE)
         _step(model, optimizer, 0.0)  # Adam makes its moments in its first step
         size = state_bytes(training_state(model, optimizer))
-        stalls_s, elapsed_s = _train(
-            model, optimizer, way, disk, saves=saves, every=every, step_s=step_s
-        )
-        rows.append(
-            StallRow(
-                way,
-                saves * every,
-                len(stalls_s),
-                elapsed_s,
-                sum(stalls_s) / max(1, len(stalls_s)),
-                max(stalls_s, default=0.0),
-                sum(stalls_s) / elapsed_s,
+        with (
+            tempfile.TemporaryDirectory(prefix="stalls-", dir=folder) as scratch,
+            warnings.catch_warnings(),
+        ):
+            # One process is meant; the warning comes from a thread, at any time until the last save
+            # is written.
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            rows.append(
+                _row(
+                    way,
+                    model,
+                    optimizer,
+                    Path(scratch),
+                    disk,
+                    saves=saves,
+                    every=every,
+                    step_s=step_s,
+                )
             )
-        )
     return StallTable(state_bytes=size, interval_s=every * step_s, rows=tuple(rows))
 
 
-def _train(
+def _row(
+    way: str,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    way: str,
+    folder: Path,
     disk: Link | None,
     *,
     saves: int,
     every: int,
     step_s: float,
-) -> tuple[list[float], float]:
-    """Return the seconds that each save stalled the training, and those of the training."""
-    with tempfile.TemporaryDirectory(prefix="stalls-") as folder:
-        stalls_s, start_s = [], time.perf_counter()
-        with Checkpointer(folder, asynchronous=way == "asynchronous", disk=disk) as checkpointer:
-            for step in range(1, saves * every + 1):
-                _step(model, optimizer, step_s)
-                if step % every == 0 and way != "none":
-                    state = training_state(model, optimizer, step=step)
-                    stalls_s.append(checkpointer.save(state, step))
-        return stalls_s, time.perf_counter() - start_s
+) -> StallRow:
+    save, finish = _saver(way, folder, disk)
+    stalls_s, start_s = [], time.perf_counter()
+    try:
+        for step in range(1, saves * every + 1):
+            _step(model, optimizer, step_s)
+            if step % every == 0 and way != "none":
+                stalls_s.append(save(training_state(model, optimizer, step=step), step))
+    finally:
+        finish()
+    elapsed_s = time.perf_counter() - start_s
+    stalled_s = sum(stalls_s)
+    return StallRow(
+        way,
+        saves * every,
+        len(stalls_s),
+        elapsed_s,
+        stalled_s / max(1, len(stalls_s)),
+        max(stalls_s, default=0.0),
+        stalled_s / elapsed_s,
+    )
 
 
 def _step(model: nn.Module, optimizer: torch.optim.Optimizer, step_s: float) -> None:
@@ -527,3 +565,36 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, step_s: float) -> 
     if torch.cuda.is_available() and any(parameter.is_cuda for parameter in model.parameters()):
         torch.cuda.synchronize()
     sleep_until(end_s)
+
+
+def _saver(
+    way: str, folder: Path, disk: Link | None
+) -> tuple[Callable[[dict, int], float], Callable[[], None]]:
+    if way == WAYS[3]:
+        return _torch_saver(folder)
+    checkpointer = Checkpointer(folder, asynchronous=way == "asynchronous", disk=disk)
+    return checkpointer.save, checkpointer.close
+
+
+def _torch_saver(folder: Path) -> tuple[Callable[[dict, int], float], Callable[[], None]]:
+    """Save with torch.distributed.checkpoint.async_save in this one process; it stages to the CPU,
+    then writes.
+    """
+    import torch.distributed.checkpoint as checkpoint
+
+    running: list[Future] = []
+
+    def finish() -> None:
+        while running:
+            running.pop().result()
+
+    def save(state: dict, step: int) -> float:
+        start_s = time.perf_counter()
+        finish()
+        answer = checkpoint.async_save(
+            state, checkpoint_id=str(folder / f"step_{step:08d}"), no_dist=True
+        )
+        running.append(answer if isinstance(answer, Future) else answer.upload_completion)
+        return time.perf_counter() - start_s
+
+    return save, finish

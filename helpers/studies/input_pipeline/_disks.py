@@ -19,6 +19,8 @@ from helpers.results import Record
 from helpers.studies._page_cache import drop_from_page_cache
 
 MEMORY_FILESYSTEMS = ("tmpfs", "ramfs")
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 _SMALL_BYTES, _LARGE_BYTES, _SMALL_FILES, _PLACES = 784, 64 * 2**20, 100, 500
 _REPEATS = 3
 
@@ -27,23 +29,26 @@ def filesystem(folder: str | os.PathLike[str]) -> str:
     """Return the type of the file system that ``folder`` lies on, such as "ext4"; "" where the
     system does not say.
 
-    It is that of the mount that holds the folder, the last of several on one point. The types of
-    ``MEMORY_FILESYSTEMS`` keep their files in main memory, and no disk takes part. Raises
-    FileNotFoundError for a folder that is not there. Lesson 10.
+    Linux says it in ``/proc/self/mountinfo`` (the manual page proc_pid_mountinfo(5) has its form).
+    The types of ``MEMORY_FILESYSTEMS`` keep their files in main memory, and no disk takes part.
+    Raises FileNotFoundError for a folder that is not there. Lesson 10.
 
     >>> filesystem("/dev/shm")  # doctest: +SKIP
     'tmpfs'
     """
-    import psutil
-
     path = Path(folder).resolve(strict=True)
-    mounts = [
-        mount
-        for mount in reversed(psutil.disk_partitions(all=True))
-        if path.is_relative_to(mount.mountpoint)
-    ]
-    nearest = max(mounts, key=lambda mount: len(Path(mount.mountpoint).parts), default=None)
-    return "" if nearest is None else nearest.fstype
+    if not _MOUNTS.is_file():
+        return ""
+    kind, depth = "", -1
+    for line in _MOUNTS.read_text(encoding="utf-8").splitlines():
+        mount_fields, _, type_fields = line.partition(" - ")
+        point = mount_fields.split()[4]
+        for escape, character in _ESCAPES.items():
+            point = point.replace(escape, character)
+        # of two on one point, the later
+        if path.is_relative_to(point) and len(Path(point).parts) >= depth:
+            kind, depth = type_fields.split()[0], len(Path(point).parts)
+    return kind
 
 
 def _forget(paths: Iterable[str | os.PathLike[str]]) -> None:

@@ -205,12 +205,7 @@ def run_sleeping_setup(setup: Setup, costs: SetupCosts, *, ranks: Ranks | None =
     """
     if setup.devices == 1:
         return _sleeping_rank(0, 1, setup, costs)
-    if ranks is None or ranks.world_size != setup.devices:
-        count = "none were given" if ranks is None else f"{ranks.world_size} were given"
-        raise ValueError(
-            f"{setup.devices} devices need as many ranks, and {count}: with Ranks({setup.devices}) "
-            "as ranks: ..."
-        )
+    ranks = _check_ranks(setup, ranks)
     return max(ranks.run(_sleeping_rank, setup, costs, timeout_s=_BATCH_LIMIT_S))
 
 
@@ -224,8 +219,10 @@ def _sleeping_rank(_rank: int, world_size: int, setup: Setup, costs: SetupCosts)
     def step(size: int) -> None:
         sleep_for(_load_s(setup, costs, size))
         compute_s = _compute_s(costs, size)
-        layer.forward_s = compute_s * _FORWARD_PART
-        layer.backward_s = compute_s * (1 - _FORWARD_PART)
+        layer.forward_s, layer.backward_s = (
+            compute_s * _FORWARD_PART,
+            compute_s * (1 - _FORWARD_PART),
+        )
         model(torch.ones(1)).sum().backward()
 
     def warm_up() -> None:
@@ -236,17 +233,24 @@ def _sleeping_rank(_rank: int, world_size: int, setup: Setup, costs: SetupCosts)
 
 
 def run_setup(
-    setup: Setup, make_model: Callable[[], nn.Module], images: torch.Tensor, labels: torch.Tensor
+    setup: Setup,
+    make_model: Callable[[], nn.Module],
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    ranks: Ranks | None = None,
 ) -> float:
-    """Return the seconds of really training ``make_model()`` as ``setup`` says, on the CPU or on a
-    CUDA device.
+    """Return the seconds of really training ``make_model()`` as ``setup`` says, on the CPU or on
+    CUDA devices.
 
     ``setup.device`` is "CPU" or "GPU". ``setup.examples`` of ``images`` (float32, N first) and
     ``labels`` are used. With ``loading_in_clock`` a DataLoader without workers collects each batch
     and it goes to the device while the clock runs; else the batches are on the device before. Two
-    steps before the clock are warm-up. What several devices do, :func:`run_sleeping_setup` shows.
+    steps before the clock are warm-up. Several devices need ``ranks`` of that kind, and train by
+    DDP. On a CPU two ranks share its cores: what devices of their own do,
+    :func:`run_sleeping_setup` shows.
 
-    Raises ValueError for fewer images than examples, an unknown device, or several of them;
+    Raises ValueError for fewer images than examples, an unknown device, or ranks that do not fit;
     RuntimeError for a GPU where torch sees none. Lesson 10.
     """
     choice("device", setup.device, ("CPU", "GPU"))
@@ -260,46 +264,72 @@ def run_setup(
             f"{len(images)} images with {len(labels)} labels are not the {setup.examples} examples "
             "of the setup; give as many labels as images, and at least so many"
         )
-    if setup.devices > 1:
+    images, labels = images[: setup.examples], labels[: setup.examples]
+    if setup.devices == 1:
+        return _training_rank(0, 1, setup, make_model, images, labels)
+    ranks = _check_ranks(setup, ranks)
+    if ranks.device != {"CPU": "cpu", "GPU": "cuda"}[setup.device]:
         raise ValueError(
-            f"one device trains here, and the setup is of {setup.devices}; give it to "
-            "run_sleeping_setup"
+            f"the ranks are on {ranks.device!r}, and the setup is of {setup.device}s; give Ranks("
+            f"{setup.devices}, device={'cpu' if setup.device == 'CPU' else 'cuda'!r})"
         )
-    device = torch.device("cuda" if setup.device == "GPU" else "cpu")
-    train = training_step(make_model().to(device))
-    examples = TensorDataset(images[: setup.examples], labels[: setup.examples])
-    loader = DataLoader(examples, batch_size=setup.batch_size)
+    return max(
+        ranks.run(_training_rank, setup, make_model, images, labels, timeout_s=_BATCH_LIMIT_S)
+    )
 
-    def batches() -> Iterator[tuple[torch.Tensor, ...]]:
+
+def _training_rank(
+    rank: int,
+    world_size: int,
+    setup: Setup,
+    make_model: Callable[[], nn.Module],
+    images: torch.Tensor,
+    labels: torch.Tensor,
+) -> float:
+    device = torch.device("cuda", rank) if setup.device == "GPU" else torch.device("cpu")
+    model = make_model().to(device)
+    if world_size > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    train = training_step(model)
+    # A rank's examples are every world_size-th of each batch, so that all ranks have as many
+    # batches.
+    rank_examples = TensorDataset(images[rank::world_size], labels[rank::world_size])
+    loader = DataLoader(rank_examples, batch_size=setup.local_batch)
+
+    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for _ in range(setup.epochs):
             for batch in loader:
                 yield tuple(part.to(device) for part in batch)
 
     first = tuple(part.to(device) for part in next(iter(loader)))
     ready = batches() if setup.loading_in_clock else list(batches())
-    return _time_batches(1, lambda: [train(first) for _ in range(_WARM_UPS)], train, ready)
+    return _time_batches(
+        world_size, lambda: [train(first) for _ in range(_WARM_UPS)], train, ready, device=device
+    )
 
 
 def _time_batches(
-    world_size: int, warm_up: Callable[[], object], step: Callable[[Any], object], batches: Iterable
+    world_size: int,
+    warm_up: Callable[[], object],
+    step: Callable[[Any], object],
+    batches: Iterable,
+    *,
+    device: torch.device | None = None,
 ) -> float:
     """Return the seconds of ``step`` on all batches, all ranks starting together and the device
     waited for.
     """
     warm_up()
-    _wait_for_device()
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
     if world_size > 1:
         torch.distributed.barrier()
     start_s = time.perf_counter()
     for batch in batches:
         step(batch)
-    _wait_for_device()
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
     return time.perf_counter() - start_s
-
-
-def _wait_for_device() -> None:
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
 
 
 def _local_sizes(setup: Setup) -> list[int]:
@@ -307,8 +337,9 @@ def _local_sizes(setup: Setup) -> list[int]:
     fewer.
     """
     full_batches, remainder = divmod(setup.examples, setup.batch_size)
-    last = [remainder // setup.devices] if remainder else []
-    return ([setup.local_batch] * full_batches + last) * setup.epochs
+    return (
+        [setup.local_batch] * full_batches + ([remainder // setup.devices] if remainder else [])
+    ) * setup.epochs
 
 
 def _load_s(setup: Setup, costs: SetupCosts, size: int) -> float:
@@ -317,3 +348,13 @@ def _load_s(setup: Setup, costs: SetupCosts, size: int) -> float:
 
 def _compute_s(costs: SetupCosts, size: int) -> float:
     return costs.step_s + size * costs.example_s if size else 0.0
+
+
+def _check_ranks(setup: Setup, ranks: Ranks | None) -> Ranks:
+    if ranks is None or ranks.world_size != setup.devices:
+        count = "none were given" if ranks is None else f"{ranks.world_size} were given"
+        raise ValueError(
+            f"{setup.devices} devices need as many ranks, and {count}: with Ranks({setup.devices}) "
+            "as ranks: ..."
+        )
+    return ranks

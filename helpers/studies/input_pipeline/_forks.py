@@ -11,6 +11,7 @@ Lesson 10.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -104,8 +105,6 @@ def measure_growth(
         or not Path("/proc/self/smaps_rollup").is_file()
     ):
         return None
-    import psutil
-
     # no Python object an item
     order = np.array_split(np.random.default_rng(0).permutation(len(dataset)), batches)
     loader: DataLoader = DataLoader(
@@ -116,17 +115,23 @@ def measure_growth(
         multiprocessing_context="fork",
     )
     marks = [int(share * batches) for share in fractions]
-    others = set(multiprocessing.active_children())
-    before = psutil.Process().memory_full_info().pss
+    before, other_children = _shared_bytes(os.getpid()), set(multiprocessing.active_children())
     growth_bytes: dict[int, int] = {}
     batch_iterator = loading.loader_iterator(loader)
     try:
-        children = set(multiprocessing.active_children()) - others
-        processes = [psutil.Process(), *(psutil.Process(child.pid) for child in children)]
+        children = set(multiprocessing.active_children()) - other_children
         for count, _ in enumerate(batch_iterator, start=1):
             if count in marks:
-                now = sum(process.memory_full_info().pss for process in processes)
-                growth_bytes[count] = now - before
+                processes = (os.getpid(), *(process.pid for process in children))
+                growth_bytes[count] = sum(map(_shared_bytes, processes)) - before
     finally:
         loading.end_workers(batch_iterator)
     return MemoryGrowth(workers, fractions, tuple(growth_bytes[mark] for mark in marks))
+
+
+def _shared_bytes(process: int | None) -> int:
+    """Return the proportional set size of a process, in bytes."""
+    for line in Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8").splitlines():
+        if line.startswith("Pss:"):
+            return 1024 * int(line.split()[1])
+    raise OSError(f"/proc/{process}/smaps_rollup has no line Pss:, which Linux writes from 4.14 on")

@@ -34,12 +34,15 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from helpers import storage
-from helpers.checks import boolean, number, random_seed, whole_number
+from helpers.checks import boolean, choice, number, random_seed, whole_number
 from helpers.links import Link, require_link, sleep_for, sleep_until
 from helpers.results import Record, Result
 
 _SHAPE = (1, 28, 28)
 _CLASSES = 10
+_COMPUTING_SHARE = 0.5
+_FREE_S = 50e-6
+_FORMATS = {"jpeg": ".jpg", "png": ".png"}
 _JPEG_QUALITY = 90
 _COARSE_PIXELS = 8
 _NOISE = 12.0
@@ -76,17 +79,28 @@ class WaitingItems(FreeItems):
     """
 
     def __init__(
-        self, items: int, *, wait_s: float, late_every: int = 0, late_s: float = 0.0
+        self,
+        items: int,
+        *,
+        wait_s: float,
+        late_every: int = 0,
+        late_s: float = 0.0,
+        shape: Sequence[int] = _SHAPE,
     ) -> None:
-        super().__init__(items)
-        self.wait_s = number("wait_s", wait_s, at_least=0)
-        self.late_s = number("late_s", late_s, at_least=0)
+        super().__init__(items, shape=shape)
+        self.wait_s, self.late_s = (
+            number("wait_s", wait_s, at_least=0),
+            number("late_s", late_s, at_least=0),
+        )
         self.late_every = whole_number("late_every", late_every, at_least=0)
 
     def cost_s(self, index: int) -> float:
         """Return the seconds that item ``index`` sleeps. Lesson 10."""
-        is_late = self.late_every and index % self.late_every == self.late_every - 1
-        return self.late_s if is_late else self.wait_s
+        return (
+            self.late_s
+            if self.late_every and index % self.late_every == self.late_every - 1
+            else self.wait_s
+        )
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         sleep_for(self.cost_s(index))
@@ -96,22 +110,24 @@ class WaitingItems(FreeItems):
 class FilesOnOneDisk(Dataset):
     """The bytes of files, read through one disk of a known rate that all workers share.
 
-    Item i is (float32 tensor of 1 x 28 x 28 zeros, i modulo 10). The file is really read; then the
-    item waits until a disk of ``disk.bandwidth_bytes_per_s`` and ``disk.latency_s`` would have
-    delivered it, one file after the other whoever asks: more workers hide the latency of nothing,
-    for the disk is one. ``disk_s(index)`` is what item i keeps the disk busy. Raises
-    FileNotFoundError for a file that is not there, ValueError for no files, TypeError for a disk
-    that is no link. Lesson 10.
+    Item i is (float32 tensor of ``shape``, i modulo 10). The file is really read; then the item
+    waits until a disk of ``disk.bandwidth_bytes_per_s`` and ``disk.latency_s`` would have delivered
+    it, one file after the other whoever asks: more workers hide the latency of nothing, for the
+    disk is one. ``disk_s(index)`` is what item i keeps the disk busy. Raises FileNotFoundError for
+    a file that is not there, ValueError for no files, TypeError for a disk that is no link. Lesson
+    10.
     """
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], disk: Link) -> None:
+    def __init__(
+        self, paths: Sequence[str | os.PathLike[str]], disk: Link, *, shape: Sequence[int] = _SHAPE
+    ) -> None:
         self.paths = [Path(path) for path in paths]
         if not self.paths:
             raise ValueError(
                 "paths is empty; give the files to read, such as those of write_images(folder)"
             )
         self.sizes_bytes = [path.stat().st_size for path in self.paths]
-        self.disk, self.image = require_link("disk", disk), torch.zeros(_SHAPE)
+        self.disk, self.image = require_link("disk", disk), torch.zeros(tuple(shape))
         # A lock of the spawn context goes to forked and to spawned workers alike.
         self._free_s = multiprocessing.get_context("spawn").Value("d", -math.inf)
 
@@ -125,27 +141,29 @@ class FilesOnOneDisk(Dataset):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         _refuse_outside(index, len(self.paths))
         asked_s = time.perf_counter()
-        self.paths[index].read_bytes()
+        content = self.paths[index].read_bytes()
         with self._free_s.get_lock():
-            end_s = max(asked_s, self._free_s.value) + self.disk_s(index)
+            end_s = max(asked_s, self._free_s.value) + self.disk.transfer_s(len(content))
             self._free_s.value = end_s
         sleep_until(end_s)
         return self.image, index % _CLASSES
 
 
 class ItemCost(Record):
-    """The cost of an item of a dataset to one process: seconds, and the part of them that a
-    processor worked.
+    """The cost of an item of a dataset to one process: seconds, the part of them that a processor
+    worked, and the kind.
 
     ``processor_share`` is that of the item with the largest: on a busy machine all others wait for
-    a processor as well. Where it is small an item waits, and workers help beyond the cores. Lesson
-    10.
+    a processor as well. ``kind`` is "free" (below 50 us), "computes" (at least half of the time on
+    a processor; more workers than cores do not help), or "waits" (workers help beyond the cores).
+    Lesson 10.
     """
 
     items: int
     median_s: float
     mean_s: float
     processor_share: float
+    kind: str
 
 
 class SizedDataset(Protocol):
@@ -174,11 +192,14 @@ def item_cost(dataset: SizedDataset, *, items: int = 32) -> ItemCost:
         processor_s = time.process_time() - processor_s
         taken_s.append(time.perf_counter() - start_s)
         shares.append(min(1.0, processor_s / taken_s[-1]))
+    median_s, share = statistics.median(taken_s), max(shares)
+    kind = "free" if median_s < _FREE_S else "computes" if share >= _COMPUTING_SHARE else "waits"
     return ItemCost(
         items=count,
-        median_s=statistics.median(taken_s),
+        median_s=median_s,
         mean_s=statistics.fmean(taken_s),
-        processor_share=max(shares),
+        processor_share=share,
+        kind=kind,
     )
 
 
@@ -191,31 +212,40 @@ def _refuse_outside(index: int, items: int) -> None:
 
 
 def write_images(
-    folder: str | os.PathLike[str], *, images: int = 32, side: int = 128
+    folder: str | os.PathLike[str],
+    *,
+    images: int = 32,
+    side: int = 128,
+    file_format: str = "jpeg",
+    seed: int = 0,
 ) -> tuple[Path, ...]:
     """Write ``images`` RGB pictures of ``side`` x ``side`` pixels to ``folder`` and return their
     paths, in order.
 
-    A picture is smooth patches of colour with noise over them, as compressible as a photograph is,
-    and always the same. They are JPEG files of quality 90, each whole or not there.
+    A picture is smooth patches of colour with noise over them, as compressible as a photograph is;
+    ``seed`` alone decides them. ``file_format`` is "jpeg" (quality 90) or "png". Each file is whole
+    or not there.
 
-    Raises ValueError for a side below 8, FileNotFoundError for a folder that
+    Raises ValueError for an unknown format or a side below 8, FileNotFoundError for a folder that
     is missing, ModuleNotFoundError without Pillow. Lesson 10.
     """
     images = whole_number("images", images, at_least=1)
     side = whole_number("side", side, at_least=_COARSE_PIXELS)
+    choice("file_format", file_format, _FORMATS)
     target = Path(folder)
     if not target.is_dir():
         raise FileNotFoundError(f"the folder {str(target)!r} is not there; make it first")
-    pillow, random, paths = _pillow(), np.random.default_rng(0), []
+    pillow, random, paths = _pillow(), np.random.default_rng(random_seed(seed)), []
     for index in range(images):
         coarse = random.integers(0, 256, (_COARSE_PIXELS, _COARSE_PIXELS, 3), dtype=np.uint8)
         smooth = pillow.fromarray(coarse).resize((side, side), pillow.Resampling.BICUBIC)
         pixels = np.asarray(smooth, dtype=np.float32) + random.normal(0, _NOISE, (side, side, 3))
         content = io.BytesIO()
-        picture = pillow.fromarray(pixels.clip(0, 255).astype(np.uint8))
-        picture.save(content, "JPEG", quality=_JPEG_QUALITY)
-        path = target / f"image_{index:05d}.jpg"
+        options = {"quality": _JPEG_QUALITY} if file_format == "jpeg" else {}
+        pillow.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(
+            content, file_format.upper(), **options
+        )
+        path = target / f"image_{index:05d}{_FORMATS[file_format]}"
         storage.write_atomically(path, content.getvalue())
         paths.append(path)
     return tuple(paths)
@@ -330,7 +360,10 @@ class LoaderSettings(Record):
         for name, least in (("batch_size", 1), ("workers", 0), ("prefetch_factor", 1)):
             whole_number(name, getattr(self, name), at_least=least)
         for name in ("pin_memory", "persistent_workers"):
-            boolean(name, getattr(self, name))
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(
+                    f"{name}={getattr(self, name)!r} is not accepted; give True or False"
+                )
         methods = multiprocessing.get_all_start_methods()
         if self.start_method is not None and self.start_method not in methods:
             raise ValueError(
@@ -356,7 +389,8 @@ def make_loader(
     if settings.pin_memory and not torch.cuda.is_available():
         raise ValueError(
             "pin_memory=True needs a CUDA device, and torch sees none here; pinned memory is for "
-            "the copy to one: leave pin_memory at False"
+            "the copy to one. A SleepingAccelerator has a pinned link of its own: leave pin_memory "
+            "at False"
         )
     working = settings.workers > 0
     if working:
@@ -421,8 +455,11 @@ def _refuse_cell_dataset(dataset: Dataset, method: str) -> None:
             f"{type(dataset).__name__} is defined in a notebook, and a worker started by {method} "
             "is a fresh Python that cannot import it from there; write the class to a file beside "
             "the notebook and import it, or give workers=0"
-            + " or start_method='fork'"
-            * ("fork" in multiprocessing.get_all_start_methods())
+            + (
+                " or start_method='fork'"
+                if "fork" in multiprocessing.get_all_start_methods()
+                else ""
+            )
         )
 
 

@@ -11,10 +11,11 @@ Lesson 10.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 
-from helpers.checks import number, numbers, whole_number
+from helpers.checks import boolean, choice, number, numbers, whole_number
 from helpers.links import Activity, Timeline, join_activities
 from helpers.results import Record
 
@@ -27,8 +28,8 @@ class FeedingModel(Record):
     """A modelled training loop in its steady state: seconds a step, and the device's ``busy_share``
     of it.
 
-    ``bound`` says what decides the step: "device", "input", "input, device in turn" or "nothing";
-    ``first_batch_s`` is from the start of the loop to its first batch. Lesson 10.
+    ``bound`` says what decides the step: "device", "copy", "input", "input, device in turn" and the
+    like; ``first_batch_s`` is from the start of the loop to its first batch. Lesson 10.
     """
 
     first_batch_s: float
@@ -38,7 +39,16 @@ class FeedingModel(Record):
 
 
 def model_feeding(
-    produce_s: float, device_s: float, *, workers: int = 0, cores: int | None = None
+    produce_s: float,
+    device_s: float,
+    *,
+    workers: int = 0,
+    cores: int | None = None,
+    copy_s: float = 0.0,
+    copying: str = "blocking",
+    wait_each_step: bool = True,
+    start_s: float = 0.0,
+    handover_s: float = 0.0,
 ) -> FeedingModel:
     """Return the steady state of a loop whose batch takes ``produce_s`` to make and ``device_s`` to
     compute with.
@@ -46,22 +56,45 @@ def model_feeding(
     What runs at the same time takes the longest of its parts, what runs in turn their sum.
     ``workers`` make batches at the same time as the device computes, so their part is produce /
     workers; with ``cores`` (for batches that compute, not wait) it is produce / min(workers,
-    cores). Without workers the host makes a batch and then waits for the device.
+    cores). ``handover_s`` is what the training process spends to receive a batch, and ``start_s``
+    what the workers take to start, which delays the first batch only.
 
-    Raises ValueError for a negative time and for no cores. Lesson 10.
+    ``copying`` puts the copy of ``copy_s`` in its place: "blocking" (pageable: the host waits, then
+    the device computes), "non_blocking" (pinned: the host goes on, copy and computing share a
+    stream, so one waits for the other) or "ahead" (pinned, by a thread and a stream of its own: at
+    the same time as everything else). ``wait_each_step``: the host waits for the device in each
+    step, as ``loss.item()`` does; without it the host makes the next batch (0 workers) or receives
+    it meanwhile.
+
+    Raises ValueError for a negative time, an unknown way of copying, no cores. Lesson 10.
     """
+    boolean("wait_each_step", wait_each_step)
     workers = whole_number("workers", workers, at_least=0, at_most=_MOST_WORKERS)
     hands = workers if cores is None else min(workers, whole_number("cores", cores, at_least=1))
-    number("produce_s", produce_s, at_least=0)
-    number("device_s", device_s, at_least=0)
-    lanes = [{"input": produce_s, "device": device_s}]
-    if workers:
-        lanes = [{"input": produce_s / hands}, {"device": device_s}]
+    _check_times(
+        produce_s=produce_s,
+        device_s=device_s,
+        copy_s=copy_s,
+        start_s=start_s,
+        handover_s=handover_s,
+    )
+    choice("copying", copying, COPYING)
+    makers = {"input": produce_s / hands} if workers else {}
+    hosts = {"hand-over": handover_s, **({} if workers else {"input": produce_s})}
+    if copying == "ahead":  # a thread receives and copies; the host only steps
+        lanes = [makers, hosts, {"copy": copy_s}, {"device": device_s}]
+    elif wait_each_step:
+        lanes = [makers, {**hosts, "copy": copy_s, "device": device_s}]
+    elif copying == "blocking":  # the copy waits for the device, and the host for the copy
+        slower = hosts if sum(hosts.values()) > device_s else {"device": device_s}
+        lanes = [makers, {**slower, "copy": copy_s}]
+    else:
+        lanes = [makers, hosts, {"copy": copy_s, "device": device_s}]
     longest = max(lanes, key=lambda lane: sum(lane.values()))
     step_s = sum(longest.values())
     parts = [name for name, part_s in longest.items() if part_s > 0] or ["nothing"]
     return FeedingModel(
-        first_batch_s=produce_s,
+        first_batch_s=start_s + produce_s + handover_s,
         step_s=step_s,
         busy_share=device_s / step_s if step_s else 0.0,
         bound=parts[0] if len(parts) == 1 else ", ".join(parts) + " in turn",
@@ -69,19 +102,22 @@ def model_feeding(
 
 
 class SimulatedFeeding(Record):
-    """A simulated loop: the first wait, the time of a step, and the busy share.
+    """A simulated loop: ``elapsed_s`` from its start to its last step's end, the first wait, and
+    the busy share.
 
     ``step_s`` is the mean time from the start of a step to the start of the next, after ``warm_up``
-    steps, and ``busy_share`` the device's part of it. ``timeline`` is for ``plotting.gantt``.
-    Lesson 10.
+    steps, and ``busy_share`` the device's part of it. ``most_ready`` is the most batches that were
+    ready and not yet taken. ``timeline`` is for ``plotting.gantt``. Lesson 10.
     """
 
     steps: int
     workers: int
     warm_up: int
+    elapsed_s: float
     first_batch_s: float
     step_s: float
     busy_share: float
+    most_ready: int
     timeline: Timeline = field(repr=False)
 
     def at(self, now_s: float) -> tuple[list[int | None], list[int], int | None]:
@@ -115,13 +151,16 @@ def simulate_feeding(
     steps: int | None = None,
     workers: int = 0,
     prefetch_factor: int = 2,
+    start_s: float = 0.0,
+    handover_s: float = 0.0,
     warm_up: int = 0,
 ) -> SimulatedFeeding:
     """Return the simulated run of DataLoader's queue with batches that take ``produce_s``: one
     number, or one a batch.
 
-    The host takes a batch, the device computes for ``device_s``, and the host waits for it. Each of
-    the ``workers`` has a core of its own, or waits. One number needs ``steps``.
+    The host takes a batch (``handover_s``), the device computes for ``device_s``, and the host
+    waits for it. The ``workers`` are ready ``start_s`` after the loop's start; each has a core of
+    its own, or waits. One number needs ``steps``.
 
     The schedule is exact: batch i starts when its worker is free and it has been sent off, which is
     when batch i - ``workers`` x ``prefetch_factor`` was taken. Raises ValueError for a negative
@@ -137,10 +176,11 @@ def simulate_feeding(
         )
     workers = whole_number("workers", workers, at_least=0, at_most=_MOST_WORKERS)
     prefetch_factor = whole_number("prefetch_factor", prefetch_factor, at_least=1)
-    number("device_s", device_s, at_least=0)
+    _check_times(device_s=device_s, start_s=start_s, handover_s=handover_s)
     activities: list[Activity] = []
     taken_s: list[float] = []
-    free_s, host_s = [0.0] * workers, 0.0
+    ready_s: list[float] = []
+    free_s, host_s = [start_s] * workers, start_s if workers == 0 else 0.0
     for batch, make_s in enumerate(times_s):
         if workers:
             sent_s = (
@@ -154,23 +194,33 @@ def simulate_feeding(
             lane = f"worker {worker}"
         else:
             begin_s, lane = host_s, "host"
-        ready_s = begin_s + make_s
-        taken_s.append(max(host_s, ready_s))
-        host_s = taken_s[-1] + device_s
-        activities += [
-            Activity(lane, begin_s, ready_s, "making a batch", str(batch)),
-            Activity("device", taken_s[-1], host_s, "computing", str(batch)),
-        ]
+        ready_s.append(begin_s + make_s)
+        taken_s.append(max(host_s, ready_s[-1]))
+        device_from_s = taken_s[-1] + handover_s
+        host_s = device_from_s + device_s
+        activities.append(Activity(lane, begin_s, ready_s[-1], "making a batch", str(batch)))
+        if handover_s:
+            activities.append(Activity("host", taken_s[-1], device_from_s, "hand-over", str(batch)))
+        activities.append(Activity("device", device_from_s, host_s, "computing", str(batch)))
     step_s = (taken_s[-1] - taken_s[warm_up]) / (len(times_s) - warm_up - 1)
     return SimulatedFeeding(
         steps=len(times_s),
         workers=workers,
         warm_up=warm_up,
-        first_batch_s=taken_s[0],
+        elapsed_s=host_s,
+        first_batch_s=taken_s[0] + handover_s,
         step_s=step_s,
         busy_share=device_s / step_s if step_s else 0.0,
+        most_ready=max(_count_ready(ready_s, taken_s)) if workers else 0,
         timeline=join_activities(activities, zero_s=0.0),
     )
+
+
+def _count_ready(ready_s: Sequence[float], taken_s: Sequence[float]) -> Iterator[int]:
+    """Yield how many batches are ready and not taken, just before each is taken."""
+    in_order = sorted(ready_s)
+    for taken, now_s in enumerate(taken_s):
+        yield bisect.bisect_right(in_order, now_s) - taken
 
 
 def _batch_times(produce_s: float | Sequence[float], steps: int | None) -> list[float]:
@@ -189,3 +239,8 @@ def _batch_times(produce_s: float | Sequence[float], steps: int | None) -> list[
             "and no steps beside them"
         )
     return times_s
+
+
+def _check_times(**times_s: float) -> None:
+    for name, value in times_s.items():
+        number(name, value, at_least=0)

@@ -10,13 +10,13 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from helpers import console
 from helpers.checks import boolean, choice, whole_number
@@ -33,7 +33,6 @@ from helpers.studies.input_pipeline._accelerators import (
 from helpers.studies.input_pipeline._pipeline import COPYING
 
 HOST = "host"
-_END: Any = object()
 _LONG_STEP_S = 0.01
 _RECORDED_SHAPE, _RECORDED_BATCH, _RECORDED_STEPS = (3, 96, 96), 64, 24
 
@@ -66,6 +65,9 @@ class FeedingRun(Record):
     Lesson 10.
     """
 
+    accelerator: str
+    copying: str
+    wait_each_step: bool
     epochs: tuple[EpochFeeding, ...]
     timeline: Timeline = field(repr=False)
 
@@ -127,7 +129,13 @@ def feed(
             )
         activities = accelerator.activities()
         rows.append(_row(epoch, end_s - start_s, skipped_steps, waits, activities))
-    return FeedingRun(epochs=tuple(rows), timeline=join_activities([*activities, *waits]))
+    return FeedingRun(
+        accelerator=repr(accelerator),
+        copying=copying,
+        wait_each_step=wait_each_step,
+        epochs=tuple(rows),
+        timeline=join_activities([*activities, *waits]),
+    )
 
 
 def _epoch(
@@ -144,7 +152,11 @@ def _epoch(
     iterator = loading.loader_iterator(loader)
     try:
         with _deliver(itertools.islice(iterator, limit), accelerator, copying) as arrivals:
-            while (batch := next(arrivals, _END)) is not _END:
+            while True:
+                try:
+                    batch = next(arrivals)
+                except StopIteration:
+                    break
                 waits.append(
                     Activity(
                         HOST, start_s, time.perf_counter(), "waiting for a batch", str(len(waits))
@@ -250,19 +262,24 @@ class FeedingSweep(Record):
 def sweep_feeding(
     dataset: Dataset,
     settings: Sequence[loading.LoaderSettings],
-    accelerator: Accelerator,
+    accelerator: Accelerator | Callable[[loading.LoaderSettings], Accelerator],
     *,
     steps: int | None = None,
+    epochs: int = 1,
+    warm_up: int | None = None,
 ) -> FeedingSweep:
     """Return a fed loop over ``dataset`` for each of ``settings``, which differ in one factor: see
     :func:`vary`.
 
-    ``steps`` are as in :func:`feed`.
+    ``accelerator`` is one, or a function that makes one for given settings: a device's step depends
+    on the batch size. The last of ``epochs`` counts; ``steps`` and ``warm_up`` as in :func:`feed`.
 
     Raises ValueError for settings that differ in no factor or in two. Lesson 10.
     """
     settings = tuple(settings)
-    names = sorted({name for each in settings[1:] for name in loading.changed(settings[0], each)})
+    names = sorted(
+        {name for pair in itertools.combinations(settings, 2) for name in loading.changed(*pair)}
+    )
     if len(names) != 1:
         factors = " and ".join(names) or "none"
         raise ValueError(
@@ -270,8 +287,12 @@ def sweep_feeding(
         )
     rows = []
     for setting in console.track(settings, f"one {names[0]} after the other", unit="loop"):
-        with loading.workers_end(loading.make_loader(dataset, setting)) as loader:
-            last = feed(loader, accelerator, steps=steps).last
+        loader: DataLoader = loading.make_loader(dataset, setting)
+        device = accelerator if not callable(accelerator) else accelerator(setting)
+        try:
+            last = feed(loader, device, steps=steps, epochs=epochs, warm_up=warm_up).last
+        finally:
+            loading.end_workers(loader)
         value, per_s = str(getattr(setting, names[0])), setting.batch_size / last.step_s
         rows.append(derived(SweepRow, last, value=value, examples_per_s=per_s))
     return FeedingSweep(factor=names[0], rows=tuple(rows))

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from helpers import console, units
-from helpers.checks import short, whole_number
+from helpers.checks import choice, short, whole_number
 from helpers.links import Link, require_link
-from helpers.parallel._costs import BUCKET_BYTES, bucket_layers
+from helpers.parallel._costs import BUCKET_BYTES, LayerCost, bucket_layers
 from helpers.parallel.pipeline import _schedules as schedules
-from helpers.results import Record, derived
+from helpers.results import Result
 from helpers.studies.parallel_plans._costs import (
-    SCHEDULE,
+    ONE_BY_ONE,
     LayerWork,
     StrategyStep,
     cut,
@@ -32,12 +32,12 @@ from helpers.studies.parallel_plans._footprint import (
     Plan,
     check_rows,
     count_footprint,
-    rank_net,
 )
 from helpers.studies.parallel_plans._work import (
     Saved,
     check_pairs,
     layer_work,
+    rank_net,
     saved_by_layer,
     sum_by_stage,
     tensor_plan,
@@ -53,7 +53,8 @@ _PARTS = {
 }
 
 
-class Strategy(Record):
+@dataclass(frozen=True)
+class Strategy(Result):
     """One layout: its modelled step and the parts of it, the memory of its largest rank, and what
     decides in words.
 
@@ -76,7 +77,8 @@ class Strategy(Record):
     layout: Layout = field(repr=False)
 
 
-class Choice(Record):
+@dataclass(frozen=True)
+class Choice(Result):
     """The result of :func:`choose`: ``best`` in words, and a row a layout.
 
     ``rows`` begin with those that fit, the fastest first; then come those that do not, the smallest
@@ -90,6 +92,10 @@ class Choice(Record):
     memory_bytes: float
     rows: tuple[Strategy, ...]
 
+    def fitting(self) -> tuple[Strategy, ...]:
+        """Return the rows that fit, the fastest first. Lesson 08."""
+        return tuple(row for row in self.rows if row.fits)
+
 
 def choose(
     model: nn.Sequential,
@@ -98,10 +104,12 @@ def choose(
     memory: float | str,
     *,
     inputs: Sequence[int],
-    flops_per_s: float,
+    flops_per_s: float | None = None,
+    layer_costs: Sequence[LayerCost] | None = None,
     optimizer: OptimizerFactory | None = torch.optim.SGD,
     plan: Plan | None = None,
     microbatches: int | None = None,
+    schedule: str = "1f1b",
     bucket_bytes: int = BUCKET_BYTES,
 ) -> Choice:
     """Return every layout of ``model`` on ``devices`` equal devices, ranked by its modelled step
@@ -109,12 +117,14 @@ def choose(
 
     ``model`` may be on the meta device. Between any two devices is ``link``; each has ``memory``
     bytes, or text such as "24 GiB". ``inputs`` is the shape of the whole batch of a step, its rows
-    first. A device sustains ``flops_per_s``. ``plan`` says which nn.Linear tensor ranks split and
-    how; without it :func:`tensor_plan` makes one. ``microbatches`` is tried from one a stage to
-    eight a stage unless given (without a pipeline: accumulated, which takes memory and not time off
-    a step), and the fastest that fits counts. ``bucket_bytes`` is the size at which a bucket of
-    gradients goes, and ``optimizer`` (a class, or a callable from parameters to one) says what
-    state a parameter has; None is no state.
+    first. A device either sustains ``flops_per_s``, or takes ``layer_costs`` for the whole batch,
+    one for each layer of ``model`` (measured, or ``[layer.cost for layer in model]`` of sleeping
+    layers). ``plan`` says which nn.Linear tensor ranks split and how; without it
+    :func:`tensor_plan` makes one. ``microbatches`` is tried from one a stage to eight a stage
+    unless given (without a pipeline: accumulated, which takes memory and not time off a step), and
+    the fastest that fits counts. ``schedule`` is "gpipe" or "1f1b", ``bucket_bytes`` the size at
+    which a bucket of gradients goes, and ``optimizer`` (a class, or a callable from parameters to
+    one) says what state a parameter has; None is no state.
 
     Layouts are the products data x tensor x pipeline whose ranks divide ``devices``, with nothing,
     ZeRO-1, 2 or 3 (FSDP) sharded among the data ranks. Time is
@@ -124,8 +134,9 @@ def choose(
     simulated tier give the link that messages there have,
     ``measure_message_overhead(ranks).added_to(link)``.
 
-    Raises ValueError when no layout fits, saying what would, for a layer that stands in two places,
-    and for numbers that cannot be; TypeError for a model that is not an nn.Sequential. Lesson 08.
+    Raises ValueError when no layout fits, saying what would, when neither or both of
+    ``flops_per_s`` and ``layer_costs`` are given, for a layer that stands in two places, and for
+    numbers that cannot be; TypeError for a model that is not an nn.Sequential. Lesson 08.
     """
     if not isinstance(model, nn.Sequential):
         raise TypeError(
@@ -133,12 +144,24 @@ def choose(
             "layers into one"
         )
     require_link("link", link)
+    choice("schedule", schedule, ONE_BY_ONE)
     limit = _memory_bytes(memory)
     whole_number("bucket_bytes", bucket_bytes)
     split_plan = tensor_plan(model) if plan is None else plan
-    layers = layer_work(model, inputs, flops_per_s=flops_per_s, plan=split_plan)
+    layers = layer_work(
+        model, inputs, flops_per_s=flops_per_s, layer_costs=layer_costs, plan=split_plan
+    )
     request = _Request(
-        model, tuple(inputs), link, limit, layers, split_plan, optimizer, microbatches, bucket_bytes
+        model,
+        tuple(inputs),
+        link,
+        limit,
+        layers,
+        split_plan,
+        optimizer,
+        microbatches,
+        schedule,
+        bucket_bytes,
     )
     layouts = console.track(list(layouts_of(devices)), "modelling layouts", unit="layout")
     rows = sorted((_row(layout, request) for layout in layouts), key=_rank)
@@ -177,17 +200,22 @@ class _Request:
     plan: Plan
     optimizer: OptimizerFactory | None
     microbatches: int | None
+    schedule: str
     bucket_bytes: int
+    nets: dict[int, nn.Sequential] = field(default_factory=dict)
     saved: dict[tuple[int, int], Saved] = field(default_factory=dict)
 
     def activation_bytes(self, rows: int, layout: Layout) -> list[int]:
         """Return the bytes that a microbatch of ``rows`` keeps in each stage; many layouts ask for
         the same.
         """
-        key = rows, layout.tensor
+        tensor, key = layout.tensor, (rows, layout.tensor)
+        if tensor not in self.nets:
+            self.nets[tensor] = rank_net(self.model, self.plan, tensor)
         if key not in self.saved:
-            net = rank_net(self.model, self.plan, layout.tensor)
-            self.saved[key] = saved_by_layer(net, (rows, *self.inputs[1:]), tensor=layout.tensor)
+            self.saved[key] = saved_by_layer(
+                self.nets[tensor], (rows, *self.inputs[1:]), tensor=tensor
+            )
         return sum_by_stage(self.saved[key], layout.pipeline)
 
 
@@ -205,29 +233,24 @@ def _row(layout: Layout, request: _Request) -> Strategy:
         footprint = count_footprint(
             request.model, layout, plan=request.plan, optimizer=request.optimizer
         )
-        steps = [
-            strategy_step(
-                request.layers,
-                layout,
-                link=request.link,
-                microbatches=number,
-                bucket_bytes=request.bucket_bytes,
-            )
-            for number in _microbatches(layout, request)
-        ]
+        steps = [_step(layout, number, request) for number in _microbatches(layout, request)]
         step, largest = _fastest_that_fits(layout, steps, footprint, request)
     except ValueError as error:
         return Strategy(name, False, None, None, None, None, None, None, None, str(error), layout)
     fits = largest <= request.memory_bytes
     reason = _bound_by(step) if fits else f"needs {_text(largest)} of {_text(request.memory_bytes)}"
-    return derived(
-        Strategy,
-        step,
-        strategy=name,
-        fits=fits,
-        largest_bytes=largest,
-        reason=reason,
-        layout=layout,
+    return Strategy(
+        name,
+        fits,
+        step.step_s,
+        step.compute_s,
+        step.tensor_s,
+        step.bubble_s,
+        step.exposed_s,
+        largest,
+        step.microbatches,
+        reason,
+        layout,
     )
 
 
@@ -275,7 +298,7 @@ def _microbatches(layout: Layout, request: _Request) -> list[int]:
     rows = request.inputs[0]
     if request.microbatches is not None:
         schedules.check(
-            SCHEDULE, ranks=layout.pipeline, microbatches=request.microbatches, chunks=1
+            request.schedule, ranks=layout.pipeline, microbatches=request.microbatches, chunks=1
         )
         check_rows(rows, layout, request.microbatches)
         return [request.microbatches]
@@ -292,6 +315,17 @@ def _microbatches(layout: Layout, request: _Request) -> list[int]:
     return counts
 
 
+def _step(layout: Layout, microbatches: int, request: _Request) -> StrategyStep:
+    return strategy_step(
+        request.layers,
+        layout,
+        link=request.link,
+        microbatches=microbatches,
+        schedule=request.schedule,
+        bucket_bytes=request.bucket_bytes,
+    )
+
+
 def _largest_bytes(
     layout: Layout, microbatches: int, footprint: Footprint, request: _Request
 ) -> int:
@@ -300,7 +334,7 @@ def _largest_bytes(
     )
     live = [
         schedules.live_activations(
-            SCHEDULE, rank=stage, ranks=layout.pipeline, microbatches=microbatches
+            request.schedule, rank=stage, ranks=layout.pipeline, microbatches=microbatches
         )
         for stage in range(layout.pipeline)
     ]

@@ -11,11 +11,10 @@ arithmetic is left out, and so are the padding of shards and the loss of speed o
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 
-from helpers.checks import members, whole_number
+from helpers.checks import boolean, choice, members, whole_number
 from helpers.links import Link, require_link
 from helpers.parallel._costs import (
     BUCKET_BYTES,
@@ -26,7 +25,7 @@ from helpers.parallel._costs import (
 )
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import BACKWARD, FORWARD
-from helpers.results import Record, derived
+from helpers.results import Result
 from helpers.studies.parallel_plans._footprint import Layout, check_layout
 
 _RINGS = {
@@ -35,11 +34,12 @@ _RINGS = {
     "reduce-scatter": ring_reduce_scatter_s,
 }
 _RING_STEPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
-SCHEDULE = "1f1b"
+ONE_BY_ONE = ("gpipe", "1f1b")
 _EACH_MICROBATCH = ("gradients", "parameters")
 
 
-class LayerWork(Record):
+@dataclass(frozen=True)
+class LayerWork(Result):
     """A layer's work on the whole batch, on one device: seconds, the bytes it keeps, and the bytes
     it hands on.
 
@@ -72,7 +72,8 @@ class LayerWork(Record):
         return self.gradient_bytes - self.split_gradient_bytes + self.split_gradient_bytes // tensor
 
 
-class StrategyTraffic(Record):
+@dataclass(frozen=True)
+class StrategyTraffic(Result):
     """The collectives of a rank in one step over one kind of neighbour (``over``): so many
     ``calls`` among so many ``ranks``.
 
@@ -89,15 +90,25 @@ class StrategyTraffic(Record):
     sent_bytes: float
 
 
-class StepTraffic(Record):
+@dataclass(frozen=True)
+class StepTraffic(Result):
     """All that a rank of ``stage`` exchanges in one step. Lesson 08."""
 
     stage: int
     sent_bytes: float
     rows: tuple[StrategyTraffic, ...]
 
+    def sent(self, over: str) -> float:
+        """Return the bytes that the rank sends over "data", "tensor" or "pipeline": 0 where there
+        are none.
 
-class StrategyStep(Record):
+        Lesson 08.
+        """
+        return sum(row.sent_bytes for row in self.rows if row.over == over)
+
+
+@dataclass(frozen=True)
+class StrategyStep(Result):
     """A modelled step of a layout.
 
     Its parts are those of the stage that ends last, and add up to ``step_s``. ``compute_s`` is
@@ -125,6 +136,8 @@ def strategy_traffic(
     *,
     stage: int = 0,
     microbatches: int = 1,
+    sequence: bool = False,
+    reshard_after_forward: bool = True,
     bucket_bytes: int = BUCKET_BYTES,
 ) -> StepTraffic:
     """Return the traffic of a rank of ``stage`` in one step of ``layout``, counted; sent bytes are
@@ -132,13 +145,15 @@ def strategy_traffic(
 
     * Tensor ranks (Megatron-LM: Shoeybi et al., 2019, arXiv 1909.08053): an all-reduce of the
       output of each row split in the forward pass, and of the input's gradient of each column split
-      in the backward pass, each microbatch.
+      in the backward pass, each microbatch. With ``sequence`` (Korthikanti et al., 2022, arXiv
+      2205.05198) an all-gather and a reduce-scatter stand for each of them: as many bytes.
     * Data ranks (ZeRO: Rajbhandari et al., 2020, arXiv 1910.02054): "nothing" sharded, an
       all-reduce of the gradients, a bucket at a time; "optimizer" and "gradients", a reduce-scatter
       of them and an all-gather of the parameters after the optimizer: as many bytes; "parameters",
-      an all-gather of a layer's parameters before its forward pass and again before its backward
-      pass, and a reduce-scatter after it. "gradients" and "parameters" reduce after each
-      microbatch, since no rank keeps whole gradients, the others once.
+      an all-gather of a layer's parameters before its forward pass and, unless
+      ``reshard_after_forward`` is False, again before its backward pass, and a reduce-scatter after
+      it. "gradients" and "parameters" reduce after each microbatch, since no rank keeps whole
+      gradients, the others once.
     * Pipeline ranks (GPipe: Huang et al., 2019): a message a microbatch to the next stage, and one
       to the stage before. One microbatch is naive model parallelism, where one stage works at a
       time.
@@ -147,12 +162,14 @@ def strategy_traffic(
     ``bucket_bytes``. Raises ValueError for a stage that is not there, and as :func:`strategy_step`.
     Lesson 08.
     """
+    boolean("reshard_after_forward", reshard_after_forward)
+    boolean("sequence", sequence)
     parts = cut(_check_layers(layers), check_layout(layout).pipeline)
     whole_number("stage", stage, at_least=0, at_most=layout.pipeline - 1)
     m = whole_number("microbatches", microbatches)
     stage_layers = parts[stage]
-    traffic = _tensor_traffic(stage_layers, layout, m)
-    traffic += _data_traffic(stage_layers, layout, m, bucket_bytes)
+    traffic = _tensor_traffic(stage_layers, layout, m, sequence)
+    traffic += _data_traffic(stage_layers, layout, m, reshard_after_forward, bucket_bytes)
     before = parts[stage - 1][-1].output_bytes if stage else 0
     after = stage_layers[-1].output_bytes if stage < layout.pipeline - 1 else 0
     for collective, size in (("send forward", after), ("send backward", before)):
@@ -166,41 +183,47 @@ def strategy_traffic(
 
 
 def _tensor_traffic(
-    layers: Sequence[LayerWork], layout: Layout, microbatches: int
+    layers: Sequence[LayerWork], layout: Layout, microbatches: int, sequence: bool
 ) -> list[StrategyTraffic]:
     sums = [
         size // layout.data
         for layer in layers
         for size in layer.forward_sum_bytes + layer.backward_sum_bytes
     ]
-    if layout.tensor == 1 or not sums:
-        return []
-    return [_ring("tensor", "all-reduce", layout.tensor, microbatches * len(sums), sum(sums))]
+    kinds = ("all-gather", "reduce-scatter") if sequence else ("all-reduce",)
+    return [
+        _ring("tensor", kind, layout.tensor, microbatches * len(sums), sum(sums))
+        for kind in kinds
+        if layout.tensor > 1 and sums
+    ]
 
 
 def _data_traffic(
-    layers: Sequence[LayerWork], layout: Layout, microbatches: int, bucket_bytes: int
+    layers: Sequence[LayerWork], layout: Layout, microbatches: int, reshard: bool, bucket_bytes: int
 ) -> list[StrategyTraffic]:
     if layout.data == 1:
         return []
-    ring = partial(_ring, "data", ranks=layout.data)
     gradients = [layer.gradients_of(layout.tensor) for layer in layers]
-    whole = sum(gradients)
+    parameters = [layer.parameters_of(layout.tensor) for layer in layers]
     times = microbatches if layout.sharded in _EACH_MICROBATCH else 1
     if layout.sharded == "parameters":
-        parameters = [layer.parameters_of(layout.tensor) for layer in layers]
-        gathers, learn = 2 * times, sum(map(bool, gradients))
-        calls = gathers * sum(map(bool, parameters))
+        learn, passes = sum(map(bool, gradients)), times * (2 if reshard else 1)
         return [
-            ring("all-gather", calls=calls, size_bytes=gathers * sum(parameters)),
-            ring("reduce-scatter", calls=times * learn, size_bytes=times * whole),
+            _ring(
+                "data",
+                "all-gather",
+                layout.data,
+                passes * sum(map(bool, parameters)),
+                passes * sum(parameters),
+            ),
+            _ring("data", "reduce-scatter", layout.data, times * learn, times * sum(gradients)),
         ]
     buckets = len(bucket_layers(gradients, bucket_bytes=bucket_bytes))
     if layout.sharded == "nothing":
-        return [ring("all-reduce", calls=buckets, size_bytes=whole)]
+        return [_ring("data", "all-reduce", layout.data, buckets, sum(gradients))]
     return [
-        ring("reduce-scatter", calls=times * buckets, size_bytes=times * whole),
-        ring("all-gather", calls=1, size_bytes=whole),
+        _ring("data", "reduce-scatter", layout.data, times * buckets, times * sum(gradients)),
+        _ring("data", "all-gather", layout.data, 1, sum(gradients)),
     ]
 
 
@@ -235,44 +258,47 @@ def strategy_step(
     *,
     link: Link,
     microbatches: int = 1,
+    schedule: str = "1f1b",
     bucket_bytes: int = BUCKET_BYTES,
+    reshard_after_forward: bool = True,
 ) -> StrategyStep:
     """Return one modelled step of ``layout``: who waits for what, and for how long; the module says
     what is left out.
 
     ``layers`` hold the whole batch's work, of which a data rank takes its share, in
-    ``microbatches`` equal parts; the stages are equally many layers each and follow 1F1B. What is
-    exchanged is what :func:`strategy_traffic` counts. Between any two ranks is ``link``. Overlap:
-    buckets of ``bucket_bytes`` of gradients go while the last (or each) backward pass goes on, as
-    in DDP; sharded parameters are gathered one layer ahead within a pass, as ``fully_shard`` does;
-    the all-gather after the optimizer, and all-reduces of tensor ranks, are waited for.
+    ``microbatches`` equal parts; the stages are equally many layers each and follow ``schedule``,
+    "gpipe" or "1f1b". What is exchanged is what :func:`strategy_traffic` counts. Between any two
+    ranks is ``link``; ``reshard_after_forward`` is as there. Overlap: buckets of ``bucket_bytes``
+    of gradients go while the last (or each) backward pass goes on, as in DDP; sharded parameters
+    are gathered one layer ahead within a pass, as ``fully_shard`` does; the all-gather after the
+    optimizer, and all-reduces of tensor ranks, are waited for.
 
-    Raises ValueError for layers that do not divide by the stages and for fewer microbatches than
-    stages. Lesson 08.
+    Raises ValueError for layers that do not divide by the stages, for fewer microbatches than
+    stages ("1f1b") and for another schedule. Lesson 08.
     """
-    layers, layout, link = _check_layers(layers), check_layout(layout), require_link("link", link)
-    schedules.check(SCHEDULE, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
+    boolean("reshard_after_forward", reshard_after_forward)
+    choice("schedule", schedule, ONE_BY_ONE)
+    layers, layout, link = (_check_layers(layers), check_layout(layout), require_link("link", link))
+    schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
     stages = [
-        _Stage(part, layout, link, microbatches, bucket_bytes)
+        _Stage(part, layout, link, microbatches, bucket_bytes, reshard_after_forward)
         for part in cut(layers, layout.pipeline)
     ]
-    waiting = [
-        deque(
-            schedules.rank_order(
-                SCHEDULE, rank=rank, ranks=layout.pipeline, microbatches=microbatches
-            )
-        )
+    by_rank = [
+        schedules.rank_order(schedule, rank=rank, ranks=layout.pipeline, microbatches=microbatches)
         for rank in range(layout.pipeline)
     ]
     arrived_s: dict[tuple[str, int, int], float] = {
-        (kind, rank, microbatch): 0.0
-        for kind, rank in ((FORWARD, 0), (BACKWARD, layout.pipeline - 1))
-        for microbatch in range(microbatches)
+        (FORWARD, 0, microbatch): 0.0 for microbatch in range(microbatches)
     }
-    while any(waiting):
-        for rank, order in enumerate(waiting):
-            while order and order[0] in arrived_s:
-                kind, _, microbatch = order.popleft()
+    arrived_s |= {
+        (BACKWARD, layout.pipeline - 1, microbatch): 0.0 for microbatch in range(microbatches)
+    }
+    next_pass = [0] * layout.pipeline
+    while any(next_pass[rank] < len(order) for rank, order in enumerate(by_rank)):
+        for rank, order in enumerate(by_rank):
+            while next_pass[rank] < len(order) and order[next_pass[rank]] in arrived_s:
+                kind, _, microbatch = order[next_pass[rank]]
                 stages[rank].run(kind, microbatch, arrived_s[kind, rank, microbatch])
                 neighbour = rank + (1 if kind == FORWARD else -1)
                 if 0 <= neighbour < layout.pipeline:
@@ -280,16 +306,22 @@ def strategy_step(
                         layout.data * microbatches
                     )
                     arrived_s[kind, neighbour, microbatch] = stages[rank].send(boundary)
+                next_pass[rank] += 1
     for stage in stages:
         stage.finish()
     slowest = max(stages, key=lambda stage: stage.now_s)
-    return derived(
-        StrategyStep,
-        layout,
+    return StrategyStep(
+        data=layout.data,
+        tensor=layout.tensor,
+        pipeline=layout.pipeline,
+        sharded=layout.sharded,
         microbatches=microbatches,
         step_s=slowest.now_s,
+        compute_s=slowest.spent["compute"],
+        tensor_s=slowest.spent["tensor"],
+        bubble_s=slowest.spent["bubble"],
+        exposed_s=slowest.spent["exposed"],
         data_link_s=slowest.link_s,
-        **{f"{part}_s": seconds for part, seconds in slowest.spent.items()},
     )
 
 
@@ -305,6 +337,7 @@ class _Stage:
         link: Link,
         microbatches: int,
         bucket_bytes: int,
+        reshard: bool,
     ) -> None:
         self.layers, self.link = layers, link
         self.work = {
@@ -314,48 +347,54 @@ class _Stage:
         self.orders = {FORWARD: range(len(layers)), BACKWARD: range(len(layers) - 1, -1, -1)}
         self.now_s = self.link_free_s = self.port_free_s = self.link_s = 0.0
         self.spent = dict.fromkeys(("compute", "tensor", "bubble", "exposed"), 0.0)
-        self.reduces_from = 0 if layout.sharded in _EACH_MICROBATCH else microbatches - 1
-        self._plan_collectives(layout, bucket_bytes)
+        self._plan_collectives(layout, link, microbatches, bucket_bytes, reshard)
 
-    def _plan_collectives(self, layout: Layout, bucket_bytes: int) -> None:
-        """Plan the times of the collectives of data ranks: of a bucket's reduction, by the layer
-        whose gradients come last, of a layer's gather, and of that after the optimizer.
+    def _plan_collectives(
+        self, layout: Layout, link: Link, microbatches: int, bucket_bytes: int, reshard: bool
+    ) -> None:
+        """Plan the collectives of data ranks and their times; most of them recur in every
+        microbatch.
         """
-        self.reduce_s: dict[int, float] = {}
-        self.gather_s: dict[int, float] = {}
-        self.last_gather_s = 0.0
-        if layout.data == 1:
-            return
 
         def taken_s(collective: str, size_bytes: int) -> float:
-            return _RINGS[collective](layout.data, size_bytes, link=self.link)
+            return _RINGS[collective](layout.data, size_bytes, link=link)
 
         gradients = [layer.gradients_of(layout.tensor) for layer in self.layers]
         sharded = layout.sharded == "parameters"
-        # fully_shard: a unit a layer
-        buckets = bucket_layers(gradients, bucket_bytes=1 if sharded else bucket_bytes)
+        cap = 1 if sharded else bucket_bytes  # fully_shard: a unit a layer
+        buckets = bucket_layers(gradients, bucket_bytes=cap) if layout.data > 1 else ()
         reduction = "all-reduce" if layout.sharded == "nothing" else "reduce-scatter"
-        for bucket in buckets:
-            size_bytes = sum(gradients[index] for index in bucket)
-            self.reduce_s[min(bucket)] = taken_s(reduction, size_bytes)
-        if sharded:
-            sizes = [layer.parameters_of(layout.tensor) for layer in self.layers]
-            self.gather_s = {
-                index: taken_s("all-gather", size) for index, size in enumerate(sizes) if size
-            }
-        elif layout.sharded != "nothing" and buckets:
-            self.last_gather_s = taken_s("all-gather", sum(gradients))
+        self.reduce_s = {
+            min(bucket): taken_s(reduction, sum(gradients[index] for index in bucket))
+            for bucket in buckets
+        }
+        self.reduces_from = 0 if layout.sharded in _EACH_MICROBATCH else microbatches - 1
+        self.gathering = {
+            FORWARD: sharded and layout.data > 1,
+            BACKWARD: sharded and layout.data > 1 and reshard,
+        }
+        sizes = (
+            [layer.parameters_of(layout.tensor) for layer in self.layers]
+            if self.gathering[FORWARD]
+            else []
+        )
+        self.gather_s = [taken_s("all-gather", size) if size else None for size in sizes]
+        ends_with_gather = buckets and layout.sharded in ("optimizer", "gradients")
+        self.last_gather_s = taken_s("all-gather", sum(gradients)) if ends_with_gather else None
 
     def run(self, kind: str, microbatch: int, ready_s: float) -> None:
         """Carry a microbatch through the layers once it has arrived."""
         self._wait("bubble", ready_s)
         order, work = self.orders[kind], self.work[kind]
-        reduces = kind == BACKWARD and microbatch >= self.reduces_from
-        whole_s = self._order_gather(order[0])
+        gathers, reduces = (
+            self.gathering[kind],
+            kind == BACKWARD and microbatch >= self.reduces_from,
+        )
+        whole_s = self._order_gather(order[0]) if gathers else 0.0
         for turn, index in enumerate(order, start=1):
-            self._wait("exposed", whole_s)
-            if turn < len(order):
-                whole_s = self._order_gather(order[turn])
+            if gathers:
+                self._wait("exposed", whole_s)
+                whole_s = self._order_gather(order[turn]) if turn < len(order) else 0.0
             compute_s, tensor_s = work[index]
             self._spend("compute", compute_s)
             for each_s in tensor_s:
@@ -372,21 +411,23 @@ class _Stage:
         """Wait for the gradients, and where only they were sharded, for the parameters after the
         optimizer.
         """
-        self._carry(self.last_gather_s)
+        if self.last_gather_s is not None:
+            self._carry(self.last_gather_s)
         self._wait("exposed", self.link_free_s)
 
     def _order_gather(self, index: int) -> float:
         """Return when a layer's parameters, ordered now, are whole."""
-        if index not in self.gather_s:
-            return self.now_s  # always here
-        return self._carry(self.gather_s[index])
+        took_s = self.gather_s[index]
+        return self.now_s if took_s is None else self._carry(took_s)
 
     def _carry(self, took_s: float) -> float:
         """Return when a collective that is ready now has ended, and keep the link busy until
         then.
         """
-        self.link_free_s = max(self.now_s, self.link_free_s) + took_s
-        self.link_s += took_s
+        self.link_free_s, self.link_s = (
+            max(self.now_s, self.link_free_s) + took_s,
+            self.link_s + took_s,
+        )
         return self.link_free_s
 
     def _wait(self, part: str, until_s: float) -> None:

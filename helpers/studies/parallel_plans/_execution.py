@@ -32,16 +32,15 @@ from helpers.parallel._data_parallel import shard
 from helpers.parallel.pipeline import _schedules as schedules
 from helpers.parallel.pipeline._schedules import FORWARD
 from helpers.parallel.pipeline._stages import split_stages
-from helpers.results import Record, derived
+from helpers.results import Result
 from helpers.studies.data_parallel._devices import fastest_step_s, step_times
 from helpers.studies.data_parallel._execution import RankPool, execute
-from helpers.studies.parallel_plans._costs import SCHEDULE, LayerWork
+from helpers.studies.parallel_plans._costs import LayerWork
 from helpers.studies.parallel_plans._footprint import (
     Layout,
     Plan,
     check_plan,
     check_rows,
-    cut_dimension,
     cut_linear,
     empty_output,
 )
@@ -51,7 +50,8 @@ LEARNING_RATE = 0.1
 _plan_collective = lru_cache(maxsize=256)(collective)
 
 
-class StrategyRun(Record):
+@dataclass(frozen=True)
+class StrategyRun(Result):
     """A layout's step on real ranks: the fastest of ``repeats``, each as long as its slowest rank,
     after one warm-up.
 
@@ -82,6 +82,7 @@ class _Job:
     inputs: torch.Tensor
     targets: torch.Tensor
     loss: Loss
+    schedule: str
     bucket_bytes: int
     repeats: int
 
@@ -97,6 +98,7 @@ def execute_strategies(
     targets: torch.Tensor,
     loss: Loss,
     plan: Plan | None = None,
+    schedule: str = "1f1b",
     bucket_bytes: int = BUCKET_BYTES,
     repeats: int = 2,
     timeout_s: float = 300.0,
@@ -105,9 +107,9 @@ def execute_strategies(
     a step took.
 
     The whole batch is ``inputs`` and ``targets``. ``plan`` says which nn.Linear tensor ranks split
-    (by default none), ``bucket_bytes`` is the size at which a bucket of gradients goes, and the
-    fastest of ``repeats`` steps counts; all must end within ``timeout_s``. The stages follow 1F1B.
-    A device takes ``layers[i].forward_s`` and ``backward_s`` for the i-th layer of
+    (by default none), ``schedule`` is "gpipe" or "1f1b", ``bucket_bytes`` the size at which a
+    bucket of gradients goes, and the fastest of ``repeats`` steps counts; all must end within
+    ``timeout_s``. A device takes ``layers[i].forward_s`` and ``backward_s`` for the i-th layer of
     ``net`` and the whole batch, and its share of that for its share of the work; a message between
     any two ranks takes ``link``'s time, and each rank has a port for data ranks, one for tensor
     ranks and one for stages. A layout of fewer ranks than there are leaves the others idle.
@@ -117,7 +119,7 @@ def execute_strategies(
     and stay here as they were.
 
     Raises ValueError for a layout of more ranks than there are, for layers, widths or rows that do
-    not divide, for fewer microbatches than stages, and for a net with a frozen parameter.
+    not divide, for fewer microbatches than stages ("1f1b"), and for a net with a frozen parameter.
     Lesson 08.
     """
     plan = dict(plan or {})
@@ -133,7 +135,7 @@ def execute_strategies(
                 f"{layout.pipeline} needs {layout.ranks} ranks, and there are {ranks.world_size}; "
                 "take a smaller mesh or more ranks"
             )
-        schedules.check(SCHEDULE, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
+        schedules.check(schedule, ranks=layout.pipeline, microbatches=microbatches, chunks=1)
         check_plan(net, plan, layout.tensor)
         split_stages(net, layout.pipeline)
         check_rows(len(inputs), layout, microbatches)
@@ -148,6 +150,7 @@ def execute_strategies(
         inputs,
         targets,
         loss,
+        schedule,
         bucket_bytes,
         whole_number("repeats", repeats),
     )
@@ -163,22 +166,30 @@ def _strategy_run(
 ) -> StrategyRun:
     active = reports[: layout.ranks]
     parameters: dict[str, torch.Tensor] = {}
-    for name in dict(job.net.named_parameters()):
-        # those of the first data rank's tensor ranks, in one piece
+    # those of the first data rank's tensor ranks, in one piece
+    for name, whole in job.net.named_parameters():
         parts = [report["parameters"][name] for report in active if name in report["parameters"]][
             : layout.tensor
         ]
-        layer, _, kind = name.rpartition(".")
-        dimension = cut_dimension(job.plan.get(layer), kind)
-        parameters[name] = parts[0] if dimension is None else torch.cat(parts, dim=dimension)
-    return derived(
-        StrategyRun,
-        layout,
-        microbatches=microbatches,
+        cut = [
+            dimension
+            for dimension, size in enumerate(parts[0].shape)
+            if size != whole.shape[dimension]
+        ]
+        parameters[name] = torch.cat(parts, dim=cut[0]) if cut else parts[0]
+    return StrategyRun(
+        layout.data,
+        layout.tensor,
+        layout.pipeline,
+        layout.sharded,
+        microbatches,
         step_s=fastest_step_s([report["times_s"] for report in active]),
         repeats=job.repeats,
+        **{
+            f"{over}_bytes": active[0]["sent_bytes"][over]
+            for over in ("data", "tensor", "pipeline")
+        },
         parameters=parameters,
-        **{f"{over}_bytes": sent for over, sent in active[0]["sent_bytes"].items()},
     )
 
 
@@ -186,12 +197,15 @@ def _strategy_run(
 
 
 def _run(rank: int, _world_size: int, job: _Job) -> list[dict[str, Any]]:
-    groups: dict[tuple[int, ...], Any] = {}
-    for layout, _ in job.cases:
-        for layout_rank in range(layout.ranks):
-            for members in _neighbours(layout, layout_rank).values():
-                if len(members) > 1 and members not in groups:  # every rank makes each
-                    groups[members] = dist.new_group(list(members), backend="gloo")
+    lines = {
+        members: None
+        for layout, _ in job.cases
+        for layout_rank in range(layout.ranks)
+        for members in _neighbours(layout, layout_rank).values()
+        if len(members) > 1
+    }
+    # every rank makes each
+    groups = {members: dist.new_group(list(members), backend="gloo") for members in lines}
     reports = []
     for layout, microbatches in job.cases:
         member = (
@@ -264,9 +278,13 @@ class _Member:
         job: _Job,
         groups: dict[tuple[int, ...], Any],
     ) -> None:
-        self.rank, self.layout, self.microbatches = rank, layout, microbatches
-        self.job, self.groups = job, groups
-        self.neighbours = _neighbours(layout, rank)
+        self.rank, self.layout, self.microbatches, self.job, self.groups = (
+            rank,
+            layout,
+            microbatches,
+            job,
+            groups,
+        )
         self.stage, self.data_rank, self.tensor_rank = layout.place(rank)
         self.ends_s, self.port = 0.0, Port(job.link)
         self.sent_bytes: dict[str, int] = {}
@@ -301,7 +319,10 @@ class _Member:
         """Carry all microbatches forward and backward, exchange, and update the parameters."""
         self.sent_bytes = dict.fromkeys(("data", "tensor", "pipeline"), 0)
         for kind, _, microbatch in schedules.rank_order(
-            SCHEDULE, rank=self.stage, ranks=self.layout.pipeline, microbatches=self.microbatches
+            self.job.schedule,
+            rank=self.stage,
+            ranks=self.layout.pipeline,
+            microbatches=self.microbatches,
         ):
             (self._forward if kind == FORWARD else self._backward)(microbatch)
         for request, _ in self.sending:
@@ -324,7 +345,7 @@ class _Member:
 
     def _forward(self, microbatch: int) -> None:
         learns = self.stage > 0
-        value = self._receive(-1, self.incoming) if learns else self.batches[microbatch]
+        value = self._receive(self.stage - 1, self.incoming) if learns else self.batches[microbatch]
         passes = []
         for index in self._gather_in_turn(range(len(self.layers))):
             inputs = value.detach().requires_grad_(learns)
@@ -334,17 +355,19 @@ class _Member:
             learns = value.requires_grad
         self.passes[microbatch] = passes
         if self.stage < self.layout.pipeline - 1:
-            self._send(1, value.detach())
+            self._send(self.stage + 1, value.detach())
 
     def _backward(self, microbatch: int) -> None:
         passes = self.passes.pop(microbatch)
         if self.stage == self.layout.pipeline - 1:
             output = passes[-1][1].detach().requires_grad_()
-            loss = self.job.loss(output, self.targets[microbatch])
-            (loss / (self.microbatches * self.layout.data)).backward()
+            (
+                self.job.loss(output, self.targets[microbatch])
+                / (self.microbatches * self.layout.data)
+            ).backward()
             gradient = output.grad
         else:
-            gradient = self._receive(1, passes[-1][1])
+            gradient = self._receive(self.stage + 1, passes[-1][1])
         is_last = microbatch == self.microbatches - 1
         for index in self._gather_in_turn(range(len(self.layers) - 1, -1, -1)):
             inputs, output = passes[index]
@@ -358,7 +381,7 @@ class _Member:
                 self._reduce(self.buckets[index])
         if self.stage > 0:
             assert gradient is not None  # what another stage sent takes one
-            self._send(-1, gradient)
+            self._send(self.stage - 1, gradient)
 
     @contextmanager
     def _device(self, work: LayerWork, whole_s: float) -> Iterator[None]:
@@ -376,7 +399,7 @@ class _Member:
         """Carry ``operation`` out on flat ``values`` (for an all-gather this rank's part) among the
         neighbours.
         """
-        members = self.neighbours[over]
+        members = _neighbours(self.layout, self.rank)[over]
         if len(members) == 1:
             return values
         length = values.numel() * (len(members) if operation == "all_gather" else 1)
@@ -397,12 +420,12 @@ class _Member:
         self.ends_s += time.perf_counter() - start_s
         return total
 
-    def _peer(self, stages: int) -> int:
-        return self.rank + stages * self.layout.data * self.layout.tensor
+    def _peer(self, stage: int) -> int:
+        return (stage * self.layout.data + self.data_rank) * self.layout.tensor + self.tensor_rank
 
-    def _send(self, stages: int, value: torch.Tensor) -> None:
-        """Hand ``value`` over, ``stages`` further, with the moment at which the link will have
-        carried it; nobody waits here.
+    def _send(self, stage: int, value: torch.Tensor) -> None:
+        """Hand ``value`` over with the moment at which the link will have carried it; nobody waits
+        here.
         """
         _, end_s = self.port.occupy(value.nbytes, from_s=time.perf_counter())
         self.sent_bytes["pipeline"] += value.nbytes
@@ -410,14 +433,14 @@ class _Member:
         message = torch.cat(
             [part.contiguous().flatten().view(torch.uint8) for part in (stamp, value)]
         )
-        request = dist.isend(message, self._peer(stages))
+        request = dist.isend(message, self._peer(stage))
         assert request is not None  # both are in the group
         self.sending.append((request, message))
 
-    def _receive(self, stages: int, like: torch.Tensor) -> torch.Tensor:
+    def _receive(self, stage: int, like: torch.Tensor) -> torch.Tensor:
         stamp_bytes = torch.float64.itemsize
         message = torch.empty(stamp_bytes + like.nbytes, dtype=torch.uint8)
-        dist.recv(message, self._peer(stages))
+        dist.recv(message, self._peer(stage))
         sleep_until(message[:stamp_bytes].view(torch.float64).item())
         return message[stamp_bytes:].clone().view(like.dtype).view(like.shape)
 
@@ -489,9 +512,11 @@ class _SumOverTensorRanks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        if ctx.member is not None:
-            gradient = ctx.member.sum_over_tensor_ranks(gradient)
-        return gradient, None, None
+        return (
+            gradient if ctx.member is None else ctx.member.sum_over_tensor_ranks(gradient),
+            None,
+            None,
+        )
 
 
 def _split_linears(part: nn.Module, plan: dict[str, str], member: _Member) -> None:
@@ -500,14 +525,16 @@ def _split_linears(part: nn.Module, plan: dict[str, str], member: _Member) -> No
         if name not in plan:
             continue
         cut_linear(layer, plan[name], ranks=member.layout.tensor, rank=member.tensor_rank)
-        layer.forward = partial(_split_forward, layer, plan[name], member)
+        forward = _column_forward if plan[name] == "column" else _row_forward
+        layer.forward = partial(forward, layer, member)
 
 
-def _split_forward(
-    layer: nn.Linear, style: str, member: _Member, inputs: torch.Tensor
-) -> torch.Tensor:
-    if style == "column":
-        whole = _SumOverTensorRanks.apply(inputs, member, False)
-        return nn.functional.linear(whole, layer.weight, layer.bias)
+def _column_forward(layer: nn.Linear, member: _Member, inputs: torch.Tensor) -> torch.Tensor:
+    return nn.functional.linear(
+        _SumOverTensorRanks.apply(inputs, member, False), layer.weight, layer.bias
+    )
+
+
+def _row_forward(layer: nn.Linear, member: _Member, inputs: torch.Tensor) -> torch.Tensor:
     outputs = _SumOverTensorRanks.apply(nn.functional.linear(inputs, layer.weight), member, True)
     return outputs if layer.bias is None else outputs + layer.bias

@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -20,14 +21,12 @@ from torch import nn
 
 from helpers.checks import choice, function, one_of, short, whole_number
 from helpers.parallel.pipeline._stages import split_stages
-from helpers.results import Record, derived
+from helpers.results import Record
 
 SHARDED = ("nothing", "optimizer", "gradients", "parameters")
-_SPLITS = {"column": ("out_features", "outputs"), "row": ("in_features", "inputs")}
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 Plan = Mapping[str, str]
-Kind = tuple[tuple[int, ...], torch.dtype]  # of a parameter: its shape and the type of its numbers
 Net = TypeVar("Net", bound=nn.Module)
 
 
@@ -91,15 +90,33 @@ class Footprint(Record):
     """The bytes that ``ranks`` of a layout keep: ``largest_bytes``, the most that one of them does,
     decides whether it fits.
 
-    Lesson 06.
+    ``schedule`` and ``microbatches`` are those by which activations were counted, None where none
+    were. Lesson 06.
     """
 
     data: int
     tensor: int
     pipeline: int
     sharded: str
+    schedule: str | None
+    microbatches: int | None
     largest_bytes: int
     ranks: tuple[RankFootprint, ...]
+
+
+@dataclass(frozen=True)
+class _LocalParameter:
+    """One parameter as a rank has it after tensor parallelism, before data ranks shard it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    learns: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def check_layout(layout: Layout) -> Layout:
@@ -134,14 +151,14 @@ def count_footprint(
     """
     ranks = []
     check_layout(layout)
-    plan = plan or {}
-    check_plan(net, plan, layout.tensor)
-    for stage, part in enumerate(split_stages(rank_net(net, plan, layout.tensor), layout.pipeline)):
+    check_plan(net, plan or {}, layout.tensor)
+    for stage, part in enumerate(split_stages(net, layout.pipeline)):
+        local = _local_parameters(part, plan or {}, layout.tensor)
         buffers = sum(buffer.nbytes for buffer in part.buffers())
         # a layer's last rows are fewer; else all data ranks keep as much
         is_sharded = layout.sharded == "parameters"
         rank_bytes = [
-            _data_rank_bytes(part, layout, data_rank, optimizer)
+            _data_rank_bytes(local, layout, data_rank, optimizer)
             for data_rank in range(layout.data if is_sharded else 1)
         ]
         first = stage * layout.data * layout.tensor
@@ -153,10 +170,25 @@ def count_footprint(
     return footprint_of(layout, ranks)
 
 
-def footprint_of(layout: Layout, ranks: Sequence[RankFootprint]) -> Footprint:
+def footprint_of(
+    layout: Layout,
+    ranks: Iterable[RankFootprint],
+    *,
+    schedule: str | None = None,
+    microbatches: int | None = None,
+) -> Footprint:
     """Return the footprints of ``ranks`` as one."""
-    largest = max(rank.total_bytes for rank in ranks)
-    return derived(Footprint, layout, largest_bytes=largest, ranks=tuple(ranks))
+    footprints = tuple(ranks)
+    return Footprint(
+        layout.data,
+        layout.tensor,
+        layout.pipeline,
+        layout.sharded,
+        schedule,
+        microbatches,
+        max(rank.total_bytes for rank in footprints),
+        footprints,
+    )
 
 
 def rank_footprint(
@@ -178,6 +210,7 @@ def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
     TypeError for no plan.
     """
     one_of("net", net, nn.Module, "an nn.Sequential")
+    whole_number("tensor", ranks)
     if not isinstance(plan, Mapping):
         raise TypeError(
             "a plan says how each layer is split, as in {'0.up': 'column', '0.down': 'row'}; got "
@@ -191,10 +224,13 @@ def check_plan(net: nn.Module, plan: Plan, ranks: int) -> None:
                 f"the plan names {name!r}, which is no nn.Linear of this net; these are: "
                 f"{', '.join(linear) or 'none'}"
             )
-        if style not in _SPLITS:
+        if style not in ("column", "row"):
             raise ValueError(f"the plan splits {name!r} by {style!r}; give 'column' or 'row'")
-        features, unit = _SPLITS[style]
-        width = getattr(layers[name], features)
+        width, unit = (
+            (layers[name].out_features, "outputs")
+            if style == "column"
+            else (layers[name].in_features, "inputs")
+        )
         if width % ranks:
             raise ValueError(
                 f"the {width} {unit} of {name!r} do not divide by {ranks} tensor ranks; choose a "
@@ -238,57 +274,61 @@ def cut_linear(layer: nn.Linear, style: str, *, ranks: int, rank: int = 0) -> No
             setattr(layer, kind, nn.Parameter(local_part, requires_grad=parameter.requires_grad))
 
 
-def rank_net(net: Net, plan: Plan, ranks: int) -> Net:
-    """Return a copy of ``net`` without values, its split layers as wide as each of ``ranks`` tensor
-    ranks has them.
-    """
-    local_net = without_values(net)
-    for name, style in plan.items() if ranks > 1 else ():
-        layer = local_net.get_submodule(name)
-        assert isinstance(layer, nn.Linear)  # the plan was checked
-        cut_linear(layer, style, ranks=ranks)
-    return local_net
+def _local_parameters(part: nn.Module, plan: Plan, ranks: int) -> list[_LocalParameter]:
+    """Return the parameters of ``part`` as each of ``ranks`` tensor ranks has them."""
+    local = []
+    for name, parameter in part.named_parameters():
+        layer, _, kind = name.rpartition(".")
+        shape = list(parameter.shape)
+        dimension = cut_dimension(plan.get(layer), kind)
+        if dimension is not None:
+            shape[dimension] //= ranks
+        local.append(_LocalParameter(name, tuple(shape), parameter.dtype, parameter.requires_grad))
+    return local
 
 
 def _data_rank_bytes(
-    part: nn.Module, layout: Layout, data_rank: int, optimizer: OptimizerFactory | None
+    local: list[_LocalParameter], layout: Layout, data_rank: int, optimizer: OptimizerFactory | None
 ) -> tuple[int, int, int]:
     """Return the bytes of parameters, gradients and optimizer states of a data rank."""
-    every = [(tuple(parameter.shape), parameter.dtype) for parameter in part.parameters()]
-    learning = [
-        (tuple(parameter.shape), parameter.dtype)
-        for parameter in part.parameters()
-        if parameter.requires_grad
-    ]
-    if layout.sharded == "nothing":
-        return _bytes(every), _bytes(learning), state_bytes(learning, optimizer)
+    learning = [parameter for parameter in local if parameter.learns]
+    parameter_bytes, gradient_bytes = (
+        sum(parameter.size_bytes for parameter in parameters) for parameters in (local, learning)
+    )
     if layout.sharded == "parameters":
-        _check_rows(part)
-        # all keep as many rows as the first, and step on their own
-        kept, gradients = (
-            [_rows(kind, layout.data, 0) for kind in kinds] for kinds in (every, learning)
+        _check_rows(local)
+        kinds = tuple(
+            (_rows(parameter.shape, layout.data, data_rank), parameter.dtype)
+            for parameter in learning
         )
-        own = [_rows(kind, layout.data, data_rank) for kind in learning]
-        return _bytes(kept), _bytes(gradients), state_bytes(own, optimizer)
+        return (
+            _padded_bytes(local, layout.data),
+            _padded_bytes(learning, layout.data),
+            state_bytes(kinds, optimizer),
+        )
+    if layout.sharded == "nothing":
+        kinds = tuple((parameter.shape, parameter.dtype) for parameter in learning)
+        return parameter_bytes, gradient_bytes, state_bytes(kinds, optimizer)
     parts = _flat_parts(learning, layout.data)
-    gradients = parts if layout.sharded == "gradients" else learning
-    return _bytes(every), _bytes(gradients), state_bytes(parts, optimizer)
+    state = state_bytes(parts, optimizer)
+    shard_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in parts)
+    return parameter_bytes, shard_bytes if layout.sharded == "gradients" else gradient_bytes, state
 
 
-def _bytes(kinds: Iterable[Kind]) -> int:
-    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in kinds)
+def _flat_parts(
+    learning: Iterable[_LocalParameter], ranks: int
+) -> tuple[tuple[tuple[int], torch.dtype], ...]:
+    """Return the (shape, dtype) of a rank's equal part of all parameters end to end, one a
+    dtype.
+    """
+    numbers: dict[torch.dtype, int] = {}
+    for parameter in learning:
+        numbers[parameter.dtype] = numbers.get(parameter.dtype, 0) + math.prod(parameter.shape)
+    return tuple(((math.ceil(number / ranks),), dtype) for dtype, number in numbers.items())
 
 
-def _flat_parts(learning: Iterable[Kind], ranks: int) -> list[Kind]:
-    """Return a rank's equal part of all parameters end to end, one a dtype."""
-    numbers: Counter[torch.dtype] = Counter()
-    for shape, dtype in learning:
-        numbers[dtype] += math.prod(shape)
-    return [((math.ceil(number / ranks),), dtype) for dtype, number in numbers.items()]
-
-
-def _check_rows(part: nn.Module) -> None:
-    flat = next((name for name, parameter in part.named_parameters() if not parameter.shape), None)
+def _check_rows(local: Iterable[_LocalParameter]) -> None:
+    flat = next((parameter.name for parameter in local if not parameter.shape), None)
     if flat is not None:
         raise ValueError(
             f"the parameter {flat!r} is one number without a dimension, and fully_shard cuts by "
@@ -296,16 +336,26 @@ def _check_rows(part: nn.Module) -> None:
         )
 
 
-def _rows(kind: Kind, ranks: int, rank: int) -> Kind:
-    """Return a rank's rows as ``torch.chunk`` deals them: equal parts rounded up, the last
-    shorter.
+def _padded_bytes(parameters: Iterable[_LocalParameter], ranks: int) -> int:
+    return sum(
+        math.ceil(parameter.shape[0] / ranks)
+        * math.prod(parameter.shape[1:])
+        * parameter.dtype.itemsize
+        for parameter in parameters
+    )
+
+
+def _rows(shape: tuple[int, ...], ranks: int, rank: int) -> tuple[int, ...]:
+    """Return the shape of a rank's rows as ``torch.chunk`` deals them: equal parts rounded up, the
+    last shorter.
     """
-    (length, *inner), dtype = kind
-    rows = math.ceil(length / ranks)
-    return (max(0, min(rows, length - rank * rows)), *inner), dtype
+    rows = math.ceil(shape[0] / ranks)
+    return (max(0, min(rows, shape[0] - rank * rows)), *shape[1:])
 
 
-def state_bytes(kinds: Iterable[Kind], optimizer: OptimizerFactory | None) -> int:
+def state_bytes(
+    parameters: tuple[tuple[tuple[int, ...], torch.dtype], ...], optimizer: OptimizerFactory | None
+) -> int:
     """Return the bytes of the state that ``optimizer`` has after a step on parameters of these
     shapes and dtypes.
 
@@ -320,7 +370,7 @@ def state_bytes(kinds: Iterable[Kind], optimizer: OptimizerFactory | None) -> in
         "a class of torch.optim, or a function from parameters to an optimizer",
     )
     return sum(
-        number * _state_bytes_of(*kind, optimizer) for kind, number in Counter(kinds).items()
+        number * _state_bytes_of(*kind, optimizer) for kind, number in Counter(parameters).items()
     )
 
 
@@ -337,17 +387,13 @@ def _state_bytes_of(shape: tuple[int, ...], dtype: torch.dtype, optimizer: Optim
             "known from shapes; give an optimizer whose step() takes nothing, such as "
             "torch.optim.Adam"
         ) from error
-    return sum(tensor.nbytes for tensor in state_tensors(stepping))
-
-
-def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the tensors that ``optimizer`` keeps beside the parameters."""
-    return [
+    tensors = [
         value
-        for state in optimizer.state.values()
+        for state in stepping.state.values()
         for value in state.values()
         if torch.is_tensor(value)
     ]
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def without_values(net: Net, device: str | torch.device = "meta") -> Net:

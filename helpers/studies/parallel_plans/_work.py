@@ -4,20 +4,23 @@ layers to split.
 
 from __future__ import annotations
 
-from collections import ChainMap
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from helpers.checks import batch_shape, number, one_of
+from helpers.checks import batch_shape, number, one_of, short
 from helpers.operations import profile_ops
+from helpers.parallel._costs import LayerCost
 from helpers.parallel.pipeline._stages import layers_of, split_stages
 from helpers.studies.parallel_plans._costs import LayerWork
 from helpers.studies.parallel_plans._footprint import (
     Plan,
     check_plan,
     cut_dimension,
+    cut_linear,
     number_type,
     without_values,
 )
@@ -60,41 +63,72 @@ def _leaves(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def layer_work(
-    model: nn.Sequential, inputs: Sequence[int], *, flops_per_s: float, plan: Plan | None = None
+    model: nn.Sequential,
+    inputs: Sequence[int],
+    *,
+    flops_per_s: float | None = None,
+    layer_costs: Sequence[LayerCost] | None = None,
+    plan: Plan | None = None,
 ) -> tuple[LayerWork, ...]:
     """Return the work of each layer of ``model`` on a batch of shape ``inputs``: see
     :class:`LayerWork`.
 
-    Seconds are the counted FLOPs of :func:`.operations.profile_ops` over ``flops_per_s``. ``plan``
-    splits columns and, further on, the rows that follow them; what lies between is split as well.
+    Seconds are the counted FLOPs of :func:`.operations.profile_ops` over ``flops_per_s``, or those
+    of ``layer_costs``. ``plan`` splits columns and, further on, the rows that follow them; what
+    lies between is split as well.
 
-    Raises ValueError for a layer that stands in two places, and for a plan in which columns and
-    rows do not take turns; TypeError for ``inputs`` that are no shape. Lesson 08.
+    Raises ValueError unless exactly one of ``flops_per_s`` and ``layer_costs`` is given, for
+    another number of costs, for a layer that stands in two places, and for a plan in which columns
+    and rows do not take turns; TypeError for ``inputs`` that are no shape and for costs that are no
+    :class:`costs.LayerCost`. Lesson 08.
     """
     one_of("model", model, nn.Sequential, "an nn.Sequential")
     batch_shape(inputs)
     if not len(model):
         raise ValueError("the model has no layers; put some into its nn.Sequential")
-    number("flops_per_s", flops_per_s, above=0)
+    if (flops_per_s is None) == (layer_costs is None):
+        raise ValueError(
+            "say how fast a device is: give either flops_per_s, or layer_costs with one LayerCost "
+            "a layer"
+        )
+    if flops_per_s is not None:
+        number("flops_per_s", flops_per_s, above=0)
+    if layer_costs is not None and len(layer_costs) != len(model):
+        raise ValueError(
+            f"the model has {len(model)} layers and layer_costs {len(layer_costs)}; give one for "
+            "each"
+        )
+    wrong = next((cost for cost in layer_costs or () if not isinstance(cost, LayerCost)), None)
+    if wrong is not None:
+        raise TypeError(
+            "layer_costs are helpers.parallel.LayerCost(forward_s, backward_s, gradient_bytes), "
+            f"one for each layer, not {short(wrong)}"
+        )
     plan = plan or {}
     check_plan(model, plan, 1)
     profiles = {row.layer: row for row in profile_ops(model, tuple(inputs)).layers}
+    outputs = _output_bytes(model, inputs)
     reader, works = _PlanReader(plan), []
-    for (name, layer), output_bytes in zip(
-        layers_of(model), _output_bytes(model, inputs), strict=True
-    ):
+    for index, (name, layer) in enumerate(layers_of(model)):
         row = profiles[name]
+        rate = flops_per_s or math.inf
         work = LayerWork(
             name=name,
-            forward_s=row.forward_flops / flops_per_s,
-            backward_s=row.backward_flops / flops_per_s,
+            forward_s=row.forward_flops / rate,
+            backward_s=row.backward_flops / rate,
             parameter_bytes=sum(parameter.nbytes for parameter in layer.parameters()),
             gradient_bytes=sum(
                 parameter.nbytes for parameter in layer.parameters() if parameter.requires_grad
             ),
-            output_bytes=output_bytes,
+            output_bytes=outputs[index],
             **reader.split(layer, name, profiles),
         )
+        if layer_costs is not None:
+            work = replace(
+                work,
+                forward_s=layer_costs[index].forward_s,
+                backward_s=layer_costs[index].backward_s,
+            )
         works.append(work)
     if reader.inside:
         raise ValueError(
@@ -164,17 +198,45 @@ def _output_bytes(model: nn.Sequential, inputs: Sequence[int]) -> list[int]:
 Saved = list[dict[int, int]]
 
 
+def activation_bytes(
+    model: nn.Sequential,
+    inputs: Sequence[int],
+    *,
+    stages: int = 1,
+    tensor: int = 1,
+    plan: Plan | None = None,
+) -> list[int]:
+    """Return the bytes that a rank of each stage keeps for the backward pass of one microbatch of
+    shape ``inputs``.
+
+    The layers run on meta tensors, cut to a tensor rank's width; counted is each storage that
+    autograd saves, but for parameters, buffers and the batch itself. Raises ValueError for layers
+    or widths that do not divide and for a pair of split layers that a stage ends between. Lesson
+    06.
+    """
+    check_pairs(model, (plan or {}) if tensor > 1 else {}, stages)
+    return sum_by_stage(
+        saved_by_layer(rank_net(model, plan, tensor), inputs, tensor=tensor), stages
+    )
+
+
 def sum_by_stage(saved: Saved, stages: int) -> list[int]:
     """Return the bytes of each stage from those of each layer: a storage counts once a stage."""
     layers_per_stage = len(saved) // stages
-    return [
-        sum(ChainMap(*saved[start : start + layers_per_stage]).values())
+    stage_storages = [
+        {
+            key: size
+            for layer in saved[start : start + layers_per_stage]
+            for key, size in layer.items()
+        }
         for start in range(0, len(saved), layers_per_stage)
     ]
+    return [sum(storages.values()) for storages in stage_storages]
 
 
 def saved_by_layer(net: nn.Sequential, inputs: Sequence[int], *, tensor: int = 1) -> Saved:
-    """Return the storages that each layer of a rank's net saves, as {name of the storage: bytes}.
+    """Return the storages that each layer of a :func:`rank_net` saves, as {name of the storage:
+    bytes}.
 
     Raises ValueError for inputs on which it does not run.
     """
@@ -219,3 +281,20 @@ def check_pairs(model: nn.Sequential, plan: Plan, stages: int) -> None:
                 f"a pipeline of {stages} stages cuts between layers that tensor ranks split "
                 "together; join each pair in an nn.Sequential of its own"
             )
+
+
+def rank_net(model: nn.Sequential, plan: Plan | None, tensor: int) -> nn.Sequential:
+    """Return a copy of ``model`` without values, its split layers as wide as each of ``tensor``
+    ranks has them.
+
+    Raises ValueError for widths that do not divide.
+    """
+    local_net = without_values(model)
+    if tensor == 1:
+        return local_net
+    check_plan(model, plan or {}, tensor)
+    for name, style in (plan or {}).items():
+        layer = local_net.get_submodule(name)
+        assert isinstance(layer, nn.Linear)  # the plan was checked
+        cut_linear(layer, style, ranks=tensor)
+    return local_net

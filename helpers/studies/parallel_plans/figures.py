@@ -105,9 +105,14 @@ def draw_ring(
             for term in range(ranks):
                 cell = (x + 0.05 + slot * (term % across), y + 0.05 + slot * (term // across))
                 if not is_complete:
-                    corner, side = (cell[0] + 0.015, cell[1] + 0.015), slot - 0.03
-                    colour = tint(DATA, 0.35) if term in terms else EMPTY
-                    _rectangle(axes, corner, side, side, colour)
+                    axes.add_patch(
+                        Rectangle(
+                            (cell[0] + 0.015, cell[1] + 0.015),
+                            slot - 0.03,
+                            slot - 0.03,
+                            facecolor=tint(DATA, 0.35) if term in terms else EMPTY,
+                        )
+                    )
                 if term in terms:
                     write(
                         axes,
@@ -175,7 +180,7 @@ def _move(index: int, move: object, ranks: int, chunks: int) -> tuple[int, int, 
     return source, target, chunk
 
 
-def draw_mesh(layout: Layout, *, along: str, title: str = "") -> Figure:
+def draw_mesh(layout: Layout, *, along: str | None = None, title: str = "") -> Figure:
     """Return the ranks of ``layout``: a box a pipeline stage, in it a row a data rank and a column
     a tensor rank.
 
@@ -186,7 +191,8 @@ def draw_mesh(layout: Layout, *, along: str, title: str = "") -> Figure:
     from helpers.studies.parallel_plans import Layout
 
     one_of("layout", layout, Layout, "a layout, such as parallel_plans.Layout(data=2, tensor=4)")
-    choice("along", along, _AXES)
+    if along is not None:
+        choice("along", along, _AXES)
     if layout.ranks > 64:
         raise ValueError(f"{layout.ranks} ranks are too many to read; draw a layout of at most 64")
     cell, row, pad, gap, left, top = 0.5, 0.42, 0.14, 0.5, 0.85, 0.42
@@ -229,9 +235,10 @@ def draw_mesh(layout: Layout, *, along: str, title: str = "") -> Figure:
             for coordinate, name in zip(coordinates, ("pipeline", "data", "tensor"), strict=True)
             if name != along
         )
-        if group not in colours:
-            darker, part = divmod(len(colours), len(_PARTS))
-            colours[group] = mix_colours(_PARTS[part], "#000000", _DARKER * darker)
+        darker = _DARKER * (len(colours) // len(_PARTS))
+        colour = colours.setdefault(
+            group, mix_colours(_PARTS[len(colours) % len(_PARTS)], "#000000", darker)
+        )
         box(
             axes,
             left + stage * (stage_width + gap) + pad + cell * tensor + 0.03,
@@ -240,11 +247,13 @@ def draw_mesh(layout: Layout, *, along: str, title: str = "") -> Figure:
             row - 0.06,
             str(rank),
             bold=True,
-            colour=colours[group],
+            colour=EMPTY if along is None else colour,
         )
-    caption = (
-        f"{layout.data} data x {layout.tensor} tensor x {layout.pipeline} pipeline; one colour, "
-        f"one {along} group of {getattr(layout, along)}"
+    caption = f"{layout.data} data x {layout.tensor} tensor x {layout.pipeline} pipeline"
+    caption += (
+        f" = {layout.ranks} ranks"
+        if along is None
+        else f"; one colour, one {along} group of {getattr(layout, along)}"
     )
     write(axes, 0.12, top + stage_height + 0.58, caption, ha="left", size=10.5)
     return drawn
@@ -269,14 +278,28 @@ def draw_column_row(parts: int = 2, *, title: str = "") -> Figure:
         y = middle - height / 2
         for part, colour in enumerate(colours if cut else [EMPTY]):
             share = 1 / parts if cut else 1
-            left, top_edge, wide, high = (
+            rectangle = (
                 (x + part * share * width, y, share * width, height)
                 if cut != "rows"
                 else (x, y + part * share * height, width, share * height)
             )
-            _rectangle(axes, (left, top_edge), wide, high, colour, edge="white", linewidth=1.5)
+            axes.add_patch(
+                Rectangle(
+                    rectangle[:2],
+                    *rectangle[2:],
+                    facecolor=colour,
+                    edgecolor="white",
+                    linewidth=1.5,
+                )
+            )
             if cut:
-                write(axes, left + wide / 2, top_edge + high / 2, str(part), colour="black")
+                write(
+                    axes,
+                    rectangle[0] + rectangle[2] / 2,
+                    rectangle[1] + rectangle[3] / 2,
+                    str(part),
+                    colour="black",
+                )
         write(axes, x + width / 2, top - 0.28, name, bold=True, size=12)
         write(axes, x + width / 2, middle + side / 2 + 0.22, under, size=10, colour=QUIET)
         x += width
@@ -299,7 +322,11 @@ def draw_column_row(parts: int = 2, *, title: str = "") -> Figure:
     begin = x
     for part in reversed(range(parts)):
         corner = (x + part * lift, middle - short / 2 + (part - (parts - 1) / 2) * lift)
-        _rectangle(axes, corner, short, short, colours[part], edge="white", linewidth=1.5)
+        axes.add_patch(
+            Rectangle(
+                corner, short, short, facecolor=colours[part], edgecolor="white", linewidth=1.5
+            )
+        )
         write(
             axes,
             corner[0] + short - 0.085,
@@ -349,7 +376,9 @@ def draw_blocks(
     write(axes, (left + right) / 2, 0.2, "keys and values of rank", size=11)
     write(axes, left - 0.12, top - 0.22, "queries of", ha="right")
     bottom = top + len(owners) * cell
-    _rectangle(axes, (left, top), right - left, bottom - top, "white")
+    axes.add_patch(
+        Rectangle((left, top), right - left, bottom - top, facecolor="white", edgecolor="none")
+    )
     for row, rank in enumerate(owners):
         write(axes, left + (row + 0.5) * cell, top - 0.22, str(rank), bold=True)
         write(axes, left - 0.12, top + (row + 0.5) * cell, f"rank {rank}", bold=True, ha="right")
@@ -371,7 +400,11 @@ def draw_blocks(
                     Polygon(halves, facecolor=WAITING if waits else colour, edgecolor="none")
                 )
             if meeting_step == step and not (masked and balanced):
-                _rectangle(axes, (x, y), cell, cell, "none", edge=INK, linewidth=2.4, zorder=3)
+                axes.add_patch(
+                    Rectangle(
+                        (x, y), cell, cell, facecolor="none", linewidth=2.4, edgecolor=INK, zorder=3
+                    )
+                )
     edges = range(len(owners) + 1)
     axes.hlines([top + edge * cell for edge in edges], left, right, color="#AAAAAA", linewidth=0.8)
     axes.vlines([left + edge * cell for edge in edges], top, bottom, color="#AAAAAA", linewidth=0.8)
@@ -477,7 +510,11 @@ def _experts(
         for rank, row in enumerate(rows):
             begins[rank, expert] = inside
             inside += token * row[expert]
-        _rectangle(axes, (x, y), wide, token * size, "none", edge=INK, linewidth=1.4, zorder=3)
+        axes.add_patch(
+            Rectangle(
+                (x, y), wide, token * size, facecolor="none", edgecolor=INK, linewidth=1.4, zorder=3
+            )
+        )
         owner = f"expert {expert} on rank {expert // (experts // ranks)}"
         write(axes, x + wide + 0.12, middle, owner, ha="left", bold=True, size=10.5)
         y += token * size + gap
@@ -485,30 +522,8 @@ def _experts(
 
 
 def _bar(axes: Axes, x: float, y: float, width: float, height: float) -> None:
-    _rectangle(axes, (x, y), width, height, DATA, edge="white", linewidth=0.8)
-
-
-def _rectangle(
-    axes: Axes,
-    corner: tuple[float, float],
-    width: float,
-    height: float,
-    colour: str,
-    *,
-    edge: str = "none",
-    linewidth: float = 1.0,
-    zorder: float = 1.0,
-) -> None:
     axes.add_patch(
-        Rectangle(
-            corner,
-            width,
-            height,
-            facecolor=colour,
-            edgecolor=edge,
-            linewidth=linewidth,
-            zorder=zorder,
-        )
+        Rectangle((x, y), width, height, facecolor=DATA, edgecolor="white", linewidth=0.8)
     )
 
 

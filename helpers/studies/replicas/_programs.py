@@ -96,7 +96,10 @@ def cast(problem: FitProblem, *, dtype: torch.dtype, device: torch.device) -> Fi
         if isinstance(value, tuple):
             return tuple(map(move, value))
         if isinstance(value, FitProblem | Observable):
-            return type(value)(*map(move, vars(value).values()))
+            fields = {
+                field.name: move(getattr(value, field.name)) for field in dataclasses.fields(value)
+            }
+            return dataclasses.replace(value, **fields)
         return value
 
     return move(problem)

@@ -247,12 +247,19 @@ def train_local(
 
 
 def sweep_local(
-    model: nn.Module, data: Any, *, every: Sequence[int], **settings: Any
+    model: nn.Module,
+    data: Any,
+    *,
+    workers: int,
+    every: Sequence[int],
+    rate: float,
+    steps: int,
+    batch_size: int | None = 64,
 ) -> LocalSweep:
     """Train as :func:`train_local` once for each interval in ``every``, from the same weights.
 
-    ``model``, ``data``, the other ``settings`` and what is raised are those of :func:`train_local`.
-    Lesson 04.
+    ``model``, ``data``, ``workers``, ``rate``, ``steps``, ``batch_size`` and what is raised are
+    those of :func:`train_local`. Lesson 04.
     """
     if not every:
         raise ValueError(
@@ -261,7 +268,15 @@ def sweep_local(
     examples = problems.examples_of(data, problems.device_of(problems.copy_for_training(model)))
     return LocalSweep(
         tuple(
-            train_local(model, examples, synchronise_every=interval, **settings)
+            train_local(
+                model,
+                examples,
+                workers=workers,
+                synchronise_every=interval,
+                rate=rate,
+                steps=steps,
+                batch_size=batch_size,
+            )
             for interval in console.track(list(every), "intervals", unit="run")
         )
     )

@@ -101,7 +101,8 @@ def model_split(m: int, k: int, n: int, *, by: str, parts: int) -> ProductSplit:
     whole = {"rows": m, "inner": k, "columns": n}
     work = []
     for part, size in enumerate(_sizes(whole, by, parts)):
-        rows, inner, columns = (whole | {by: size}).values()
+        own = whole | {by: size}
+        rows, inner, columns = own["rows"], own["inner"], own["columns"]
         a_bytes, b_bytes = _BYTES * rows * inner, _BYTES * inner * columns
         output_bytes, macs = _BYTES * rows * columns, rows * inner * columns
         work.append(ProductPart(part, a_bytes, b_bytes, output_bytes, macs))

@@ -128,8 +128,10 @@ class Matrix:
 class OutputMatrix(Matrix):
     """C: empty at first, and each element belongs to the one thread that writes it."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self, name: str, values: np.ndarray, tally: AccessTally, running: RunningThread
+    ) -> None:
+        super().__init__(name, values, tally, running)
         self._owners: dict[int, tuple[int, int, int, int]] = {}
 
     def _check_read(self, offset: int) -> None:
@@ -158,8 +160,10 @@ class SharedMatrix(Matrix):
     between them.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self, name: str, values: np.ndarray, tally: AccessTally, running: RunningThread
+    ) -> None:
+        super().__init__(name, values, tally, running)
         # of each element the barriers passed, and the thread (None: nobody; "several": more)
         nobody = (-1, None)
         self._written: list[tuple[int, Any]] = [nobody] * len(self._values)

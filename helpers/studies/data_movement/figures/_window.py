@@ -29,8 +29,8 @@ def draw_window(layers: int, kept: Sequence[int], *, used: int, read: bool) -> F
     longest ago first.
 
     ``used`` is the layer in use; with ``read`` an arrow says that it came from the disk. Raises
-    TypeError and ValueError for layers that the file does not
-    have, twice the same, or a ``used`` that is not kept. Lesson 12.
+    TypeError and ValueError for layers that the file does not have, twice the same, or a ``used``
+    that is not kept. Lesson 12.
     """
     boolean("read", read)
     whole_number("layers", layers, at_most=16)

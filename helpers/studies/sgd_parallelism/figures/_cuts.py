@@ -74,11 +74,11 @@ def _matrix(
     """Draw a matrix of (rows, columns), along the ``cut`` side a piece of each of ``colours``."""
     height, width = (_SIZES_IN[side] for side in sides)
     left, top = centre - width / 2, middle - height / 2
-    down, across = (0, width) if cut == sides[1] else (height, 0)
+    is_cut_across = cut == sides[1]
+    share = 1 / len(colours)
+    size = (share * width, height) if is_cut_across else (width, share * height)
     for index, colour in enumerate(colours):
-        part = index / len(colours)
-        corner = left + part * across, top + part * down
-        size = across / len(colours) or width, down / len(colours) or height
+        corner = (left + index * size[0], top) if is_cut_across else (left, top + index * size[1])
         edge = QUIET if colour == EMPTY else "white"
         axes.add_patch(Rectangle(corner, *size, facecolor=colour, edgecolor=edge, linewidth=1))
         if colour == EMPTY:

@@ -52,7 +52,7 @@ def weights(state: dict) -> torch.Tensor:
 def writes(monkeypatch) -> threading.Semaphore:
     """Writes to a slow disk, each of which begins when it is released, and not after a time."""
     allowed = threading.Semaphore(0)
-    monkeypatch.setattr(checkpoints, "sleep_for", lambda _: allowed.acquire(timeout=60))
+    monkeypatch.setattr(checkpoints, "sleep_until", lambda _: allowed.acquire(timeout=60))
     return allowed
 
 
@@ -276,8 +276,28 @@ def test_the_modelled_stall_is_the_snapshot_and_what_the_interval_does_not_hide(
 def test_stalls_that_cannot_be_measured_are_refused() -> None:
     with pytest.raises(ValueError, match="nothing to measure"):
         input_pipeline.measure_stalls(lambda: nn.Linear(1, 1), ways=())
-    with pytest.raises(ValueError, match="'none', 'synchronous', 'asynchronous'"):
-        input_pipeline.measure_stalls(lambda: nn.Linear(1, 1), ways=("often",))
+    with pytest.raises(ValueError, match="cannot be given a disk"):
+        input_pipeline.measure_stalls(lambda: nn.Linear(1, 1), ways=checkpoints.WAYS, disk=SLOW)
+
+
+def test_torchs_own_asynchronous_save_holds_its_step_too(tmp_path, recwarn) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    table = input_pipeline.measure_stalls(
+        lambda: nn.Linear(30, 30), ways=("torch async_save",), saves=2, every=1, step_s=0.0
+    )
+    assert table.row("torch async_save").saves == 2
+    assert not [each for each in recwarn if "torch.distributed is disabled" in str(each.message)]
+    model, optimizer = training()
+    step(model, optimizer, 1)
+    expected = model[0].weight.detach().clone()
+    save, finish = checkpoints._torch_saver(tmp_path)
+    save(input_pipeline.training_state(model, optimizer), 1)
+    step(model, optimizer, 2)
+    finish()
+    loaded = {"model": {"0.weight": torch.zeros(30, 20)}}
+    dcp.load(loaded, checkpoint_id=str(tmp_path / "step_00000001"), no_dist=True)
+    assert torch.equal(weights(loaded), expected)
 
 
 # How often.

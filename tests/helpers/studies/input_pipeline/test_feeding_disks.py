@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +16,7 @@ from helpers.studies import input_pipeline
 from helpers.studies._page_cache import drop_from_page_cache
 from helpers.studies.input_pipeline import _disks as disks
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="df --output is Linux's")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/mountinfo is Linux's")
 
 
 @LINUX
@@ -31,7 +30,12 @@ def test_a_file_system_has_the_type_that_df_prints(folder: str) -> None:
     assert disks.filesystem(folder) == printed.split()[-1]
 
 
-MOUNTS = (("", "ext4"), ("home", "btrfs"), ("home", "xfs"), ("with blank", "tmpfs"))
+MOUNTS = """\
+22 1 8:1 / ROOT rw,relatime shared:1 - ext4 /dev/sda rw
+23 22 0:5 / ROOT/home rw - btrfs /dev/sdb rw
+24 22 0:6 / ROOT/home rw - xfs /dev/sdc rw
+25 22 0:7 / ROOT/with\\040blank rw shared:2 master:1 - tmpfs tmpfs rw
+"""
 
 
 @pytest.mark.parametrize(
@@ -49,16 +53,14 @@ def test_the_deepest_mount_counts_and_of_two_the_later_one(
 ) -> None:
     inside = tmp_path / folder
     inside.mkdir(parents=True, exist_ok=True)
-    mounts = [
-        SimpleNamespace(mountpoint=str(tmp_path.resolve() / point), fstype=fstype)
-        for point, fstype in MOUNTS
-    ]
-    monkeypatch.setattr(disks.psutil, "disk_partitions", lambda all: mounts)
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS.replace("ROOT", str(tmp_path.resolve())), encoding="utf-8")
+    monkeypatch.setattr(disks, "_MOUNTS", mounts)
     assert disks.filesystem(inside) == kind
 
 
 def test_a_system_without_mounts_says_nothing(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(disks.psutil, "disk_partitions", lambda all: [])
+    monkeypatch.setattr(disks, "_MOUNTS", tmp_path / "none")
     assert disks.filesystem(tmp_path) == ""
 
 

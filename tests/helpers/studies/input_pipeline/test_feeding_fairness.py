@@ -101,9 +101,9 @@ def test_sleeping_devices_take_the_modelled_time(two_ranks, setup) -> None:
     assert not other <= taken_s < (1 + CLOSE) * other
 
 
-def test_a_real_device_trains_on_all_examples(tmp_path) -> None:
-    """The examples of each batch are noted, which the first pixel names; two warm-up batches come
-    first.
+def test_real_ranks_train_on_all_examples(two_ranks, tmp_path) -> None:
+    """Each process notes the examples of each batch, which the first pixel names; two warm-up
+    batches come first.
     """
     images, labels = torch.rand(48, 1, 4, 4), torch.arange(48) % 10
     images[:, 0, 0, 0] = torch.arange(48.0)
@@ -117,31 +117,43 @@ def test_a_real_device_trains_on_all_examples(tmp_path) -> None:
     def small() -> nn.Module:
         return nn.Sequential(Noting(), nn.Linear(16, 10))
 
-    file = tmp_path / str(os.getpid())
-    for loading in (True, False):
-        setup = Setup("CPU", 1, 16, loading, 40, 2)
-        assert 0 < input_pipeline.run_setup(setup, small, images, labels) < 60
-        batches = [line.split() for line in file.read_text(encoding="utf-8").splitlines()[2:]]
-        assert [len(each) for each in batches] == 2 * [16, 16, 8]
-        seen = [int(each) for batch in batches for each in batch]
-        file.unlink()
-        assert sorted(seen) == sorted(2 * list(range(40)))
+    for devices in (1, 2):
+        for loading in (True, False):
+            setup = Setup("CPU", devices, 16, loading, 40, 2)
+            assert 0 < input_pipeline.run_setup(setup, small, images, labels, ranks=two_ranks) < 60
+            seen = []
+            for file in tmp_path.iterdir():
+                batches = [
+                    line.split() for line in file.read_text(encoding="utf-8").splitlines()[2:]
+                ]
+                assert [len(each) for each in batches] == 2 * [
+                    16 // devices,
+                    16 // devices,
+                    8 // devices,
+                ]
+                seen += [int(each) for batch in batches for each in batch]
+                file.unlink()
+            assert sorted(seen) == sorted(2 * list(range(40)))
     with pytest.raises(ValueError, match="not the 64 examples"):
         input_pipeline.run_setup(Setup("CPU", 1, 16, True, 64), small, images, labels)
     with pytest.raises(ValueError, match="'CPU', 'GPU'"):
         input_pipeline.run_setup(Setup("TPU", 1, 16, True, 16), small, images, labels)
 
 
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch) -> None:
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch, two_ranks) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="torch sees none here; run it with device='CPU'"):
         input_pipeline.run_setup(
             Setup("GPU", 1, 4, True, 4), nn.Identity, torch.rand(4, 1), torch.zeros(4)
         )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ValueError, match="one device trains here, and the setup is of 2"):
+    with pytest.raises(ValueError, match="the ranks are on 'cpu', and the setup is of GPUs"):
         input_pipeline.run_setup(
-            Setup("GPU", 2, 4, True, 4), nn.Identity, torch.rand(4, 1), torch.zeros(4)
+            Setup("GPU", 2, 4, True, 4),
+            nn.Identity,
+            torch.rand(4, 1),
+            torch.zeros(4),
+            ranks=two_ranks,
         )
 
 

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from helpers.studies import input_pipeline
@@ -52,6 +54,13 @@ def test_the_strings_take_the_memory_that_is_said() -> None:
     ).stdout
     grown, stored_bytes = json.loads(printed)
     assert grown == pytest.approx(stored_bytes + 8_000_000, rel=0.1)  # and a pointer to each
+
+
+@pytest.mark.skipif(not SAYS, reason="this system does not say what a process keeps")
+def test_the_shared_bytes_of_a_process_are_those_of_psutil() -> None:
+    assert forks._shared_bytes(os.getpid()) == pytest.approx(
+        psutil.Process().memory_full_info().pss, rel=0.02
+    )
 
 
 MEASURED = """

@@ -45,10 +45,13 @@ def test_items_cost_what_they_say() -> None:
 
 
 @pytest.mark.timed
-def test_what_waits_and_what_computes_are_told_apart(pictures) -> None:
-    computing = input_pipeline.DecodedImages(pictures, crop=32, repeats=5)
-    assert input_pipeline.item_cost(WAITING).processor_share < 0.5
-    assert input_pipeline.item_cost(computing).processor_share >= 0.5
+def test_what_waits_computes_and_is_free_is_told_apart(pictures) -> None:
+    assert input_pipeline.item_cost(WAITING).kind == "waits"
+    assert input_pipeline.item_cost(input_pipeline.FreeItems(40)).kind == "free"
+    assert (
+        input_pipeline.item_cost(input_pipeline.DecodedImages(pictures, crop=32, repeats=5)).kind
+        == "computes"
+    )
 
 
 def test_items_are_refused_where_they_are_not() -> None:
@@ -90,18 +93,18 @@ def test_one_disk_serves_one_after_the_other_whoever_asks(pictures) -> None:
         input_pipeline.FilesOnOneDisk([], disk)
 
 
-def test_image_files_are_decoded_as_torchvision_does(tmp_path) -> None:
+@pytest.mark.parametrize("file_format", ["jpeg", "png"])
+def test_image_files_are_decoded_as_torchvision_does(tmp_path, file_format) -> None:
     from torchvision.io import ImageReadMode, image as torchvision_image, read_file
 
-    paths = input_pipeline.write_images(tmp_path, images=2, side=40)
+    paths = input_pipeline.write_images(tmp_path, images=2, side=40, file_format=file_format)
     dataset = input_pipeline.DecodedImages(paths, crop=24, augment=False)
+    decode = {"jpeg": torchvision_image.decode_jpeg, "png": torchvision_image.decode_png}[
+        file_format
+    ]
     for index, path in enumerate(paths):
         oracle = (
-            torchvision_image.decode_jpeg(read_file(str(path)), mode=ImageReadMode.RGB)[
-                :, 8:32, 8:32
-            ].float()
-            / 127.5
-            - 1
+            decode(read_file(str(path)), mode=ImageReadMode.RGB)[:, 8:32, 8:32].float() / 127.5 - 1
         )
         item, label = dataset[index]
         assert label == index
@@ -137,6 +140,8 @@ def test_images_are_refused_with_what_to_do(tmp_path, pictures, monkeypatch) -> 
         input_pipeline.DecodedImages(pictures, crop=16, seed=-1)
     with pytest.raises(TypeError, match=r"disk is a helpers\.links\.Link"):
         input_pipeline.FilesOnOneDisk(pictures, 1e6)
+    with pytest.raises(ValueError, match="'jpeg', 'png'"):
+        input_pipeline.write_images(tmp_path, file_format="gif")
     with pytest.raises(FileNotFoundError, match="make it first"):
         input_pipeline.write_images(tmp_path / "no")
     monkeypatch.setitem(sys.modules, "PIL", None)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.links import Link
 from helpers.studies import input_pipeline
 from helpers.studies.input_pipeline import (
     LoaderSettings,
@@ -48,6 +49,12 @@ def in_turns(function, holds) -> object:
 def test_the_model_is_the_longest_of_what_runs_at_once_and_the_sum_of_what_runs_in_turn() -> None:
     assert input_pipeline.model_feeding(0.03, 0.01).step_s == pytest.approx(0.04)
     assert input_pipeline.model_feeding(0.03, 0.01).bound == "input, device in turn"
+    assert (
+        input_pipeline.model_feeding(
+            0.03, 0.01, wait_each_step=False, copying="non_blocking"
+        ).step_s
+        == 0.03
+    )
     steps = {
         workers: input_pipeline.model_feeding(0.03, 0.01, workers=workers)
         for workers in (1, 2, 3, 6)
@@ -62,19 +69,50 @@ def test_the_model_is_the_longest_of_what_runs_at_once_and_the_sum_of_what_runs_
     assert steps[2].busy_share == pytest.approx(2 / 3)
     # computing needs cores
     assert input_pipeline.model_feeding(0.03, 0.01, workers=6, cores=2).step_s == 0.015
+    assert (
+        input_pipeline.model_feeding(0.03, 0.01, workers=2, start_s=1, handover_s=0.5).first_batch_s
+        == 1.53
+    )
+    assert input_pipeline.model_feeding(0.0, 0.01, workers=1, handover_s=0.01).busy_share == 0.5
+
+
+def test_copies_cost_their_time_their_stream_or_nothing() -> None:
+    shared = {"workers": 1, "copy_s": 0.004}
+    assert input_pipeline.model_feeding(0.002, 0.01, **shared).step_s == 0.014
+    same_stream = input_pipeline.model_feeding(
+        0.002, 0.01, copying="non_blocking", wait_each_step=False, **shared
+    )
+    assert (same_stream.step_s, same_stream.bound) == (0.014, "copy, device in turn")
+    for wait in (True, False):
+        ahead = input_pipeline.model_feeding(
+            0.002, 0.01, copying="ahead", wait_each_step=wait, **shared
+        )
+        assert (ahead.step_s, ahead.bound) == (0.01, "device")
+    ahead = input_pipeline.model_feeding(0.002, 0.01, copying="ahead", workers=1, copy_s=0.02)
+    assert (ahead.step_s, ahead.bound) == (0.02, "copy")
 
 
 def test_the_simulation_agrees_with_the_model_where_batches_are_alike() -> None:
-    for workers, prefetch, produce_s, device_s in itertools.product(
-        (0, 1, 2, 3, 5), (1, 2, 4), (0.004, 0.03, 0.2), (0.01, 0.05)
+    for workers, prefetch, produce_s, device_s, handover_s in itertools.product(
+        (0, 1, 2, 3, 5), (1, 2, 4), (0.004, 0.03, 0.2), (0.01, 0.05), (0.0, 0.002)
     ):
-        modelled = input_pipeline.model_feeding(produce_s, device_s, workers=workers)
+        modelled = input_pipeline.model_feeding(
+            produce_s, device_s, workers=workers, handover_s=handover_s, start_s=0.1
+        )
         simulated = input_pipeline.simulate_feeding(
-            produce_s, device_s, steps=301, workers=workers, prefetch_factor=prefetch, warm_up=240
+            produce_s,
+            device_s,
+            steps=301,
+            workers=workers,
+            prefetch_factor=prefetch,
+            handover_s=handover_s,
+            start_s=0.1,
+            warm_up=240,
         )
         assert simulated.step_s == pytest.approx(modelled.step_s)
         assert simulated.busy_share == pytest.approx(modelled.busy_share)
         assert simulated.first_batch_s == pytest.approx(modelled.first_batch_s)
+        assert simulated.most_ready <= workers * prefetch
 
 
 def test_the_simulation_by_hand() -> None:
@@ -97,7 +135,13 @@ def test_the_simulation_by_hand() -> None:
         ("device", "2"): (5, 6),
         ("device", "3"): (6, 7),
     }
-    assert (run.first_batch_s, run.step_s, run.busy_share) == (3, 1, 1)
+    assert (run.elapsed_s, run.first_batch_s, run.step_s, run.busy_share, run.most_ready) == (
+        7,
+        3,
+        1,
+        1,
+        2,
+    )
 
 
 def test_prefetching_hides_late_batches_only_while_the_buffer_lasts() -> None:
@@ -177,6 +221,10 @@ def test_no_schedule_breaks_the_queues_rules() -> None:
             lambda: input_pipeline.model_feeding(1, math.nan),
             "device_s=nan; give a finite number, 0 or more",
         ),
+        (
+            lambda: input_pipeline.model_feeding(1, 1, copying="async"),
+            "'blocking', 'non_blocking', 'ahead'",
+        ),
         (lambda: input_pipeline.model_feeding(1, 1, cores=0), "cores=0 is too small"),
         (lambda: input_pipeline.model_feeding(1, 1, workers=10**400), "workers=1.* is too large"),
         (lambda: SleepingAccelerator(-1), "step_s=-1; give a finite number, 0 or more"),
@@ -197,7 +245,10 @@ def test_what_makes_no_sense_is_refused(call, said) -> None:
         call()
 
 
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch) -> None:
+def test_a_link_that_is_a_number_and_a_gpu_that_is_not_there_are_refused(monkeypatch) -> None:
+    for wrong in ({"pinned": 1e9}, {"pageable": 1e9}):
+        with pytest.raises(TypeError, match=r"is a helpers\.links\.Link"):
+            SleepingAccelerator(0.1, **wrong)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for call in (
         lambda: TrainingAccelerator(print, device="cuda"),
@@ -267,12 +318,11 @@ def test_warm_up_steps_are_in_no_share() -> None:
 
 @pytest.mark.timed
 def test_a_sweep_has_a_row_for_each_value_of_its_factor() -> None:
+    dataset = input_pipeline.WaitingItems(8, wait_s=0.005)
     settings = input_pipeline.vary(LoaderSettings(batch_size=2), batch_size=(1, 4))
     sweep = in_turns(
         lambda longer: input_pipeline.sweep_feeding(
-            input_pipeline.WaitingItems(8, wait_s=longer * 0.005),
-            settings,
-            SleepingAccelerator(0.0),
+            dataset, settings, lambda each: SleepingAccelerator(longer * 0.002 * each.batch_size)
         ),
         lambda each: each.rows[0].step_s < each.rows[1].step_s,
     )
@@ -337,10 +387,61 @@ def test_a_loader_that_fails_is_heard_and_leaves_no_thread() -> None:
     for copying in pipeline.COPYING:
         with pytest.raises(KeyError, match="no such file"):
             input_pipeline.feed(failing(), SleepingAccelerator(0.0), copying=copying)
-    assert not [each for each in threading.enumerate() if each.name.startswith("copies ahead")]
+    assert not [each for each in threading.enumerate() if each.name == "copies ahead"]
 
 
 # Copies.
+
+
+class Frames(torch.utils.data.Dataset):
+    """Items of 250,000 bytes."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((62_500,), float(index))
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    ("copying", "wait"),
+    [("blocking", True), ("non_blocking", False), ("ahead", True), ("ahead", False)],
+)
+def test_copies_overlap_as_the_model_says(copying, wait) -> None:
+    """A copy takes 25 ms, a step 30: 55 ms in turn, 30 at once."""
+    device_s = 0.03
+
+    def fed(longer: int):
+        loader = input_pipeline.make_loader(Frames(), LoaderSettings(batch_size=1))
+        device = SleepingAccelerator(longer * device_s, pinned=Link(1e7 / longer))
+        return input_pipeline.feed(loader, device, copying=copying, wait_each_step=wait), longer
+
+    modelled = input_pipeline.model_feeding(
+        0.0, device_s, copy_s=0.025, copying=copying, wait_each_step=wait
+    )
+    assert modelled.step_s == pytest.approx(0.03 if copying == "ahead" else 0.055)
+    found, longer = in_turns(
+        fed, lambda each: each[0].last.step_s < (1 + CLOSE) * each[1] * modelled.step_s
+    )
+    # In turn the first copy is before the first step, which is where the clock of a step starts.
+    assert found.last.step_s == pytest.approx(longer * modelled.step_s, rel=CLOSE)
+    copies = [each for each in found.timeline.activities if each.lane == "copies"]
+    steps = [each for each in found.timeline.activities if each.lane == "device"]
+    assert len(copies) == len(steps) == 12
+    assert all(each.duration_s == pytest.approx(longer * 0.025) for each in copies)
+    assert all(step.start_s >= copy.end_s - 1e-9 for copy, step in zip(copies, steps, strict=True))
+    overlap = any(
+        c.start_s < s.end_s - 1e-6 and s.start_s < c.end_s - 1e-6 for c in copies for s in steps
+    )
+    assert overlap == (copying == "ahead")
+
+
+def test_pageable_and_pinned_copies_have_their_own_link() -> None:
+    device = SleepingAccelerator(0.0, pinned=Link(1e6), pageable=Link(1e5))
+    batch = {"images": torch.zeros(100), "more": [torch.zeros(10, dtype=torch.int64), ("a", 1)]}
+    assert device.copy_s(batch) == pytest.approx(480 / 1e5)
+    assert device.copy_s(batch, copying="non_blocking") == pytest.approx(480 / 1e6)
 
 
 def test_copies_ahead_are_bounded_in_order_and_complete() -> None:
@@ -356,7 +457,7 @@ def test_copies_ahead_are_bounded_in_order_and_complete() -> None:
     assert given == [each * 10 for each in range(20)]
     with input_pipeline.copied_ahead(itertools.count(), lambda each: each) as ready:
         assert next(ready) == 0  # breaking off ends the thread, though the batches never end
-    assert not [each for each in threading.enumerate() if each.name.startswith("copies ahead")]
+    assert not [each for each in threading.enumerate() if each.name == "copies ahead"]
     assert list(input_pipeline.copy_ahead([torch.ones(1)], "cpu")) == [torch.ones(1)]
     with (
         pytest.raises(ValueError, match="depth=0 is too small"),
@@ -424,6 +525,6 @@ def test_copies_ahead_on_cuda_are_exact_and_refuse_pageable_memory() -> None:
 def test_the_timeline_of_a_run_can_be_drawn() -> None:
     from helpers.plotting import gantt
 
-    fed = input_pipeline.feed([torch.ones(1000)] * 3, SleepingAccelerator(0.005))
-    assert {each.lane for each in fed.timeline.activities} == {"device", starvation.HOST}
-    assert len(gantt(fed.timeline.activities, title="A fed device").axes[0].patches) == 6
+    fed = input_pipeline.feed([torch.ones(1000)] * 3, SleepingAccelerator(0.005, pinned=Link(1e6)))
+    assert {each.lane for each in fed.timeline.activities} == {"device", "copies", starvation.HOST}
+    assert len(gantt(fed.timeline.activities, title="A fed device").axes[0].patches) == 9

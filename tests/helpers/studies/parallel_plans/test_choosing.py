@@ -15,18 +15,13 @@ from hypothesis import given, strategies as st
 from torch import nn
 
 from helpers.links import Link
-from helpers.studies.data_parallel import measure_message_overhead
+from helpers.studies.data_parallel import SleepingLayer, measure_message_overhead
 from helpers.studies.parallel_plans import Layout, count_footprint
-from helpers.studies.parallel_plans._choosing import Choice, Strategy, choose, describe, layouts_of
+from helpers.studies.parallel_plans._choosing import Choice, choose, describe, layouts_of
 from helpers.studies.parallel_plans._costs import strategy_step
 from helpers.studies.parallel_plans._execution import execute_strategies
-from helpers.studies.parallel_plans._footprint import SHARDED, rank_net
-from helpers.studies.parallel_plans._work import (
-    layer_work,
-    saved_by_layer,
-    sum_by_stage,
-    tensor_plan,
-)
+from helpers.studies.parallel_plans._footprint import SHARDED
+from helpers.studies.parallel_plans._work import activation_bytes, layer_work, tensor_plan
 from tests.properties import repeatable
 
 LINK = Link(10e6, 1e-3)
@@ -45,10 +40,6 @@ def blocks(depth: int, width: int, hidden: int) -> nn.Sequential:
 def chosen(devices: int = 4, memory: float | str = "1 GiB", **more: object) -> Choice:
     given = {"inputs": (16, 64), "flops_per_s": 1e8} | more
     return choose(blocks(4, 64, 256), devices, LINK, memory, **given)
-
-
-def fitting(choice: Choice) -> list[Strategy]:
-    return [row for row in choice.rows if row.fits]
 
 
 # What it counts.
@@ -77,7 +68,7 @@ def test_every_product_that_divides_the_devices_is_a_row_and_the_fastest_that_fi
     choice = chosen()
     assert {each.layout for each in choice.rows} == set(layouts_of(4))
     assert len(choice.rows) == 22
-    times = [each.step_s for each in fitting(choice)]
+    times = [each.step_s for each in choice.fitting()]
     assert times == sorted(times)
     assert choice.best == choice.rows[0].strategy
     alone = next(each for each in choice.rows if each.strategy == "one device")
@@ -128,10 +119,8 @@ def test_a_row_is_the_modelled_step_and_the_counted_memory_of_its_layout() -> No
             continue
         kept = count_footprint(net, row.layout, plan=plan, optimizer=torch.optim.Adam).largest_bytes
         rows = 16 // (row.layout.data * row.microbatches)
-        tensor = row.layout.tensor
-        saved = sum_by_stage(
-            saved_by_layer(rank_net(net, plan, tensor), (rows, 64), tensor=tensor),
-            row.layout.pipeline,
+        saved = activation_bytes(
+            net, (rows, 64), stages=row.layout.pipeline, tensor=row.layout.tensor, plan=plan
         )
         assert kept < row.largest_bytes <= kept + row.layout.pipeline * max(saved)
     sizes = {each.strategy: each.largest_bytes for each in chosen(microbatches=4).rows}
@@ -141,19 +130,23 @@ def test_a_row_is_the_modelled_step_and_the_counted_memory_of_its_layout() -> No
     assert sizes["data 4"] - sizes["data 4 (FSDP)"] == 8 * block_bytes * 3 // 4 - 3 * block_bytes
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("bucket_bytes", [1, 2**25])
 def test_the_largest_rank_holds_what_it_keeps_its_activations_and_what_is_whole_for_a_moment(
-    bucket_bytes: int,
+    schedule: str, bucket_bytes: int
 ) -> None:
     """Activations by hand: a row of a block leaves its ReLU's outputs and what enters it, the batch
     not counted.
     """
     net, adam = blocks(4, 64, 256), torch.optim.Adam
     plan = tensor_plan(net)
-    for row in chosen(optimizer=adam, bucket_bytes=bucket_bytes).rows:
+    for row in chosen(optimizer=adam, schedule=schedule, bucket_bytes=bucket_bytes).rows:
         layout, m = row.layout, row.microbatches
         inside, rows = 4 // layout.pipeline, 16 // (layout.data * m)
-        live = [layout.pipeline - stage for stage in range(layout.pipeline)]
+        live = [
+            m if schedule == "gpipe" else layout.pipeline - stage
+            for stage in range(layout.pipeline)
+        ]
         saved = [
             4 * rows * (inside * 256 // layout.tensor + (inside - (stage == 0)) * 64)
             for stage in range(layout.pipeline)
@@ -190,8 +183,8 @@ def test_what_does_not_fit_says_the_least_that_it_needs() -> None:
 
 def test_memory_decides_what_fits_and_says_what_is_needed() -> None:
     roomy, tight = chosen(memory="1 GiB"), chosen(memory="500 KiB")
-    assert len(fitting(roomy)) == 22
-    assert 0 < len(fitting(tight)) < 22
+    assert len(roomy.fitting()) == 22
+    assert 0 < len(tight.fitting()) < 22
     needed = {each.strategy: each.largest_bytes for each in roomy.rows}
     for each in tight.rows:
         if not each.fits:
@@ -283,7 +276,15 @@ def test_a_layer_that_stands_in_two_places_is_refused_and_not_left_out() -> None
         choose(net, 2, LINK, 1e9, inputs=(8, 8), flops_per_s=1e6)
 
 
-def test_a_model_without_values_gives_the_same_and_values_stay() -> None:
+def test_times_of_layers_may_be_given_and_a_model_without_values_too() -> None:
+    net = nn.Sequential(*(SleepingLayer(0.01, 0.02, parameters=1000) for _ in range(4)))
+    choice = choose(
+        net, 2, Link(1e9), "1 GB", inputs=(4, 8), layer_costs=[each.cost for each in net]
+    )
+    alone = next(each for each in choice.rows if each.strategy == "one device")
+    assert alone.step_s == pytest.approx(0.12)
+    assert choice.rows[0].layout.data == 2
+    assert choice.step_s == pytest.approx(0.06, rel=1e-3)
     values = blocks(2, 16, 32)
     before = {name: each.clone() for name, each in values.state_dict().items()}
     there, meta = (
@@ -301,6 +302,11 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
         choose(nn.Linear(2, 2), 2, LINK, 1e9, inputs=(4, 2), flops_per_s=1e6)
     with pytest.raises(TypeError, match=r"link is a helpers\.links\.Link"):
         choose(net, 2, 1e6, 1e9, inputs=(8, 16), flops_per_s=1e6)
+    for costs in ({}, {"flops_per_s": 1e6, "layer_costs": []}):
+        with pytest.raises(ValueError, match="give either flops_per_s, or layer_costs"):
+            choose(net, 2, LINK, 1e9, inputs=(8, 16), **costs)
+    with pytest.raises(ValueError, match="the model has 2 layers and layer_costs 0"):
+        choose(net, 2, LINK, 1e9, inputs=(8, 16), layer_costs=[])
     for memory in (0, -1, math.nan, None, "0 B", "much", "24 GiB/s"):
         with pytest.raises(
             ValueError, match="memory is the bytes of a device, or text such as '24 GiB'"
@@ -319,6 +325,8 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
         TypeError, match="flops_per_s='1e6' is text, as str; give a finite number above 0"
     ):
         choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s="1e6")
+    with pytest.raises(TypeError, match=r"layer_costs are helpers\.parallel\.LayerCost.*not 0\.1"):
+        choose(net, 2, LINK, 1e9, inputs=(8, 16), layer_costs=[0.1, 0.1])
     with pytest.raises(ValueError, match="bucket_bytes=0 is too small"):
         choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, bucket_bytes=0)
     for optimizer in ("adam", torch.optim.SGD(net.parameters())):
@@ -332,6 +340,8 @@ def test_bad_questions_are_answered_in_a_sentence() -> None:
         choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, plan=["0.up"])
     with pytest.raises(ValueError, match="devices=0 is too small"):
         choose(net, 0, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6)
+    with pytest.raises(ValueError, match="schedule='interleaved' is not known"):
+        choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, schedule="interleaved")
     with pytest.raises(ValueError, match=r"'1.down' by rows, and no column split stands open"):
         choose(net, 2, LINK, 1e9, inputs=(8, 16), flops_per_s=1e6, plan={"1.down": "row"})
     with pytest.raises(ValueError, match="last column split is followed by no row split"):
@@ -430,7 +440,7 @@ class Tried:
 
 
 def cases_of(choice: Choice) -> list[tuple[Layout, int]]:
-    return [(each.layout, each.microbatches) for each in fitting(choice)]
+    return [(each.layout, each.microbatches) for each in choice.fitting()]
 
 
 @pytest.mark.slow

@@ -176,10 +176,13 @@ def test_an_optimizer_steps_once_on_each_kind_of_parameter() -> None:
     [
         Layout(),
         Layout(2),
+        Layout(2, sharded="optimizer"),
+        Layout(2, sharded="gradients"),
         Layout(4, sharded="parameters"),
         Layout(1, 2),
         Layout(pipeline=4),
         Layout(2, 2, 2, "parameters"),
+        Layout(2, 2, 2, "gradients"),
     ],
 )
 def test_the_fake_group_keeps_what_was_counted(layout: Layout) -> None:
@@ -193,9 +196,9 @@ def test_the_fake_group_keeps_what_was_counted(layout: Layout) -> None:
 
 
 def test_activations_are_those_of_the_rank_s_share_of_the_work() -> None:
-    def activations(layout: Layout, rank: int = 0) -> int:
+    def activations(layout: Layout, rank: int = 0, **more: object) -> int:
         found = estimate_footprint(
-            net_of(64, 256), layout, inputs=(16, 64), plan=plan_of(), ranks=(rank,)
+            net_of(64, 256), layout, inputs=(16, 64), plan=plan_of(), ranks=(rank,), **more
         )
         return found.ranks[0].activation_bytes
 
@@ -205,7 +208,8 @@ def test_activations_are_those_of_the_rank_s_share_of_the_work() -> None:
     assert activations(Layout()) == 16 * row
     assert activations(Layout(4)) == activations(Layout(4, sharded="parameters")) == 4 * row
     assert activations(Layout(tensor=4)) == 16 * 4 * (4 * 256 // 4 + 3 * 64)
-    # Four stages, four microbatches of four rows: 1F1B has 4, 3, 2, 1 of them alive.
+    # Four stages, four microbatches of four rows: 1F1B has 4, 3, 2, 1 of them alive, GPipe all four
+    # everywhere.
     stage, first = 4 * (256 + 64), 4 * 256
     assert [activations(Layout(pipeline=4), rank) for rank in range(4)] == [
         4 * 4 * first,
@@ -213,23 +217,32 @@ def test_activations_are_those_of_the_rank_s_share_of_the_work() -> None:
         2 * 4 * stage,
         4 * stage,
     ]
+    assert activations(Layout(pipeline=4), 3, schedule="gpipe", microbatches=8) == 8 * 2 * stage
 
 
 @pytest.mark.parametrize(
-    ("layout", "fullest"), [(Layout(pipeline=4), 1), (Layout(2, 2, 2, "parameters"), 0)]
+    ("layout", "more", "fullest"),
+    [
+        (Layout(pipeline=4), {"microbatches": 8}, 1),
+        (Layout(pipeline=4), {"microbatches": 8, "schedule": "gpipe"}, 1),
+        (Layout(2, 2, 2, "parameters"), {}, 0),
+        (Layout(4, sharded="optimizer"), {}, 0),
+    ],
 )
 def test_unless_told_which_ranks_the_one_that_keeps_most_is_among_them(
-    layout: Layout, fullest: int
+    layout: Layout, more: dict, fullest: int
 ) -> None:
     """Rank 0 alone would not do: the batch that enters stage 0 is not counted, what enters the
     others is.
     """
-    net, given = net_of(62, 64), {"inputs": (64, 62), "plan": plan_of(), "optimizer": ADAM}
+    net, given = net_of(62, 64), {"inputs": (64, 62), "plan": plan_of(), "optimizer": ADAM, **more}
     every = estimate_footprint(net, layout, ranks=range(layout.ranks), **given)
     found = estimate_footprint(net, layout, **given)
     assert [each.stage for each in found.ranks] == list(range(layout.pipeline))
     assert found.largest_bytes == every.largest_bytes
     assert max(found.ranks, key=lambda each: each.total_bytes).stage == fullest
+    assert found.schedule == more.get("schedule", "1f1b")
+    assert found.microbatches == more.get("microbatches", layout.pipeline)
 
 
 @pytest.mark.timed
@@ -252,18 +265,20 @@ def test_any_of_1024_ranks_is_estimated_in_one_process_in_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "layout"),
+    ("sizes", "layout", "more"),
     [
-        ((64, 256), Layout(2, sharded="parameters")),
-        ((61, 130), Layout(2, sharded="parameters")),
-        ((64, 256), Layout(tensor=2)),
+        ((64, 256), Layout(2, sharded="parameters"), {}),
+        ((61, 130), Layout(2, sharded="parameters"), {}),
+        ((64, 256), Layout(tensor=2), {}),
+        ((64, 256), Layout(pipeline=2), {"microbatches": 4}),
+        ((64, 256), Layout(pipeline=2), {"microbatches": 4, "schedule": "gpipe"}),
     ],
 )
 def test_the_allocators_of_two_real_ranks_agree_within_two_per_cent(
-    two_ranks: Ranks, sizes: tuple[int, int], layout: Layout
+    two_ranks: Ranks, sizes: tuple[int, int], layout: Layout, more: dict
 ) -> None:
     net = net_of(*sizes)
-    given = {"inputs": (32, sizes[0]), "plan": plan_of(), "optimizer": ADAM}
+    given = {"inputs": (32, sizes[0]), "plan": plan_of(), "optimizer": ADAM, **more}
     measured = measure_footprint(two_ranks, net, layout, timeout_s=240, **given)
     estimated = estimate_footprint(net, layout, ranks=(0, 1), **given)
     for real, model in zip(measured.ranks, estimated.ranks, strict=True):
@@ -288,10 +303,11 @@ def test_the_allocators_of_two_real_ranks_agree_within_two_per_cent(
         (Layout(3), {}, "16 rows does not divide among 3 data ranks"),
         (
             Layout(pipeline=4),
-            {"inputs": (18, 64)},
-            "does not divide among 1 data ranks and 4 microbatches",
+            {"microbatches": 3},
+            "does not divide among 1 data ranks and 3 microbatches",
         ),
-        (Layout(2, sharded="gradients"), {}, "counted and not run"),
+        (Layout(pipeline=4), {"microbatches": 2}, "at least as many microbatches as ranks"),
+        (Layout(pipeline=4), {"schedule": "interleaved"}, "here a rank has one stage"),
         (Layout(2), {"ranks": (2,)}, "rank=2 is too large; give a whole number, 0 to 1"),
         (Layout(2), {"ranks": ()}, "at least one"),
         (Layout(2), {"inputs": (16, 63)}, r"does not run on a rank's rows, \(8, 63\)"),
@@ -317,13 +333,13 @@ def test_a_layout_a_measurement_and_a_scalar_parameter_are_refused_with_a_reason
         Layout(sharded="all")
     with pytest.raises(ValueError, match="tensor=0 is too small; give a whole number, 1 or more"):
         Layout(tensor=0)
-    for layout, message in (
-        (Layout(2, sharded="optimizer"), "counted and not run"),
-        (Layout(3), "a layout of 3 ranks is measured on as many, and there are 2"),
-        (Layout(pipeline=2), "a pipeline of 2 stages is estimated and not run"),
+    for layout, more, message in (
+        (Layout(2, sharded="optimizer"), {}, "counted and not run"),
+        (Layout(3), {}, "a layout of 3 ranks is measured on as many, and there are 2"),
+        (Layout(pipeline=2), {"schedule": "zero_bubble"}, "'gpipe' and '1f1b' are run here"),
     ):
         with pytest.raises(ValueError, match=message):
-            measure_footprint(two_ranks, net_of(4, 4), layout, inputs=(4, 4))
+            measure_footprint(two_ranks, net_of(4, 4), layout, inputs=(4, 4), **more)
     with pytest.raises(ValueError, match="on the meta device"):
         measure_footprint(two_ranks, net_of(4, 4).to("meta"), Layout(2), inputs=(4, 4))
     with pytest.raises(TypeError, match="inputs is the shape"):

@@ -22,19 +22,12 @@ from helpers.studies.parallel_plans import Layout, _execution as execution
 from helpers.studies.parallel_plans._choosing import layouts_of
 from helpers.studies.parallel_plans._costs import (
     LayerWork,
-    StepTraffic,
     StrategyTraffic,
     strategy_step,
     strategy_traffic,
 )
 from helpers.studies.parallel_plans._execution import LEARNING_RATE, execute_strategies
-from helpers.studies.parallel_plans._footprint import rank_net
-from helpers.studies.parallel_plans._work import (
-    layer_work,
-    saved_by_layer,
-    sum_by_stage,
-    tensor_plan,
-)
+from helpers.studies.parallel_plans._work import activation_bytes, layer_work, tensor_plan
 
 WIDTH, HIDDEN, ROWS, DEPTH = 8, 32, 16, 4
 ACTIVATION = 4 * ROWS * WIDTH
@@ -73,10 +66,6 @@ def link_s(row: StrategyTraffic) -> float:
         row.ranks - 1
     ) or 1
     return row.calls * steps * LINK.latency_s + row.sent_bytes / LINK.bandwidth_bytes_per_s
-
-
-def sent(traffic: StepTraffic, over: str) -> float:
-    return sum(row.sent_bytes for row in traffic.rows if row.over == over)
 
 
 # What a layer's work is.
@@ -147,10 +136,9 @@ def test_activations_are_those_that_a_run_on_fake_ranks_saves() -> None:
         (Layout(1, 2, 2), (0, 2)),
     ):
         rows = ROWS // layout.pipeline
-        saved = saved_by_layer(
-            rank_net(model, plan, layout.tensor), (rows, WIDTH), tensor=layout.tensor
+        mine = activation_bytes(
+            model, (rows, WIDTH), stages=layout.pipeline, tensor=layout.tensor, plan=plan
         )
-        mine = sum_by_stage(saved, layout.pipeline)
         run = estimate_footprint(model, layout, inputs=(ROWS, WIDTH), plan=plan, ranks=ranks)
         for each in run.ranks:
             live = layout.pipeline - each.stage
@@ -160,13 +148,20 @@ def test_activations_are_those_that_a_run_on_fake_ranks_saves() -> None:
 # Bytes.
 
 
-def test_tensor_ranks_sum_what_megatron_sums() -> None:
+def test_tensor_ranks_sum_what_megatron_sums_and_sequence_parallel_sends_as_much() -> None:
     for ranks in (2, 4):
         whole = strategy_traffic(work(), Layout(tensor=ranks))
+        parts = strategy_traffic(work(), Layout(tensor=ranks), sequence=True)
         (row,) = whole.rows
         assert (row.collective, row.calls) == ("all-reduce", 2 * DEPTH - 1)
         assert row.size_bytes == row.calls * ACTIVATION
-        assert whole.sent_bytes == row.sent_bytes == 2 * (ranks - 1) / ranks * row.size_bytes
+        assert row.sent_bytes == 2 * (ranks - 1) / ranks * row.size_bytes
+        assert [(each.collective, each.calls) for each in parts.rows] == [
+            ("all-gather", 2 * DEPTH - 1),
+            ("reduce-scatter", 2 * DEPTH - 1),
+        ]
+        assert parts.sent_bytes == whole.sent_bytes
+        assert sum(link_s(each) for each in parts.rows) == pytest.approx(link_s(row))
         assert link_s(row) == pytest.approx(
             row.calls * costs.ring_all_reduce_s(ranks, ACTIVATION, link=LINK)
         )
@@ -179,13 +174,16 @@ def test_zero_1_and_2_send_as_much_as_data_parallel_and_zero_3_half_as_much_agai
         for each in ("nothing", "optimizer", "gradients", "parameters")
     }
     in_models = {
-        name: sent(each, "data") / (DEPTH * PARAMETERS * 3 / 4) for name, each in found.items()
+        name: each.sent("data") / (DEPTH * PARAMETERS * 3 / 4) for name, each in found.items()
     }
     assert in_models == {"nothing": 2, "optimizer": 2, "gradients": 2, "parameters": 3}
     assert [(each.collective, each.calls) for each in found["parameters"].rows] == [
         ("all-gather", 2 * DEPTH),
         ("reduce-scatter", DEPTH),
     ]
+    kept = strategy_traffic(work(), Layout(4, sharded="parameters"), reshard_after_forward=False)
+    assert [each.calls for each in kept.rows] == [DEPTH, DEPTH]
+    assert kept.sent_bytes == found["nothing"].sent_bytes
 
 
 def test_stages_send_their_boundary_and_a_product_divides_everything() -> None:
@@ -199,9 +197,9 @@ def test_stages_send_their_boundary_and_a_product_divides_everything() -> None:
     ]
     assert [each.sent_bytes for each in ends] == [ACTIVATION, ACTIVATION]
     product = strategy_traffic(work(), Layout(2, 2, 2), microbatches=4)
-    assert sent(product, "pipeline") == ACTIVATION / 2
-    assert sent(product, "tensor") == 3 * ACTIVATION / 2
-    assert sent(product, "data") == 2 * (4 * WIDTH + (PARAMETERS - 4 * WIDTH) // 2)
+    assert product.sent("pipeline") == ACTIVATION / 2
+    assert product.sent("tensor") == 3 * ACTIVATION / 2
+    assert product.sent("data") == 2 * (4 * WIDTH + (PARAMETERS - 4 * WIDTH) // 2)
 
 
 # Time, by hand and against what stood before.
@@ -221,12 +219,15 @@ def test_data_parallel_is_the_step_that_ddp_was_modelled_with() -> None:
         assert mine.data_link_s == pytest.approx(other.link_s)
 
 
-def test_a_pipeline_is_the_schedule_that_was_timed_before() -> None:
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_a_pipeline_is_the_schedule_that_was_timed_before(name: str) -> None:
     seconds = ((1.0, 2.0), (3.0, 1.0), (2.0, 2.0), (1.0, 5.0))
     layers = plain(*((8 * forward, 8 * backward) for forward, backward in seconds), output_bytes=8)
-    mine = strategy_step(layers, Layout(pipeline=4), link=Link(math.inf, 0.25), microbatches=8)
+    mine = strategy_step(
+        layers, Layout(pipeline=4), link=Link(math.inf, 0.25), microbatches=8, schedule=name
+    )
     other = schedules.pipeline_schedule(
-        "1f1b",
+        name,
         ranks=4,
         microbatches=8,
         transfer_s=0.25,
@@ -251,16 +252,26 @@ def test_tensor_ranks_divide_what_is_split_and_wait_for_each_sum_of_each_microba
     assert (step.bubble_s, step.exposed_s, step.data_link_s) == (0, 0, 0)
 
 
+def test_naive_model_parallelism_takes_all_the_work_and_every_message() -> None:
+    layers = plain((1.0, 2.0), (1.0, 2.0), (1.0, 2.0), output_bytes=10)
+    link = Link(10.0, 0.5)
+    step = strategy_step(layers, Layout(pipeline=3), link=link, microbatches=1, schedule="gpipe")
+    assert step.step_s == pytest.approx(9 + 4 * 1.5)
+
+
 def test_gathering_ahead_hides_all_but_the_first_of_each_pass() -> None:
     """Two layers of 1 + 2 seconds on each of two ranks, each collective one second, by hand.
 
     Forward: gather 0-1, compute 1-2 and, gathered meanwhile, 2-3. Backward: gather 3-4, compute 4-6
-    and 6-8; the second layer's gradients go at 6-7, those of the first at 8-9.
+    and 6-8; the second layer's gradients go at 6-7, those of the first at 8-9. Kept whole after the
+    forward pass: a second less.
     """
     layers = plain((2.0, 4.0), (2.0, 4.0), size_bytes=2)
     layout, link = Layout(2, sharded="parameters"), Link(1.0)
     step = strategy_step(layers, layout, link=link)
     assert (step.step_s, step.compute_s, step.exposed_s, step.data_link_s) == (9, 6, 3, 6)
+    kept = strategy_step(layers, layout, link=link, reshard_after_forward=False)
+    assert (kept.step_s, kept.exposed_s, kept.data_link_s) == (8, 2, 4)
 
 
 def test_zero_2_reduces_after_every_microbatch_and_zero_1_once() -> None:
@@ -300,6 +311,10 @@ def test_what_cannot_be_is_refused() -> None:
         ValueError, match="at least as many microbatches as ranks; got 2 microbatches for 3 ranks"
     ):
         strategy_step(layers, Layout(pipeline=3), link=LINK, microbatches=2)
+    with pytest.raises(
+        ValueError, match="schedule='zero_bubble' is not known; give one of 'gpipe', '1f1b'"
+    ):
+        strategy_step(layers, Layout(), link=LINK, schedule="zero_bubble")
     with pytest.raises(ValueError, match="stage=3 is too large; give a whole number, 0 to 2"):
         strategy_traffic(layers, Layout(pipeline=3), stage=3)
     with pytest.raises(ValueError, match="at least one layer"):
@@ -374,10 +389,8 @@ def test_every_layout_trains_what_one_process_trains_and_sends_what_was_counted(
         counted = strategy_traffic(
             layers, layout, microbatches=microbatches, bucket_bytes=2 * PARAMETERS
         )
-        really_sent = (run.data_bytes, run.tensor_bytes, run.pipeline_bytes)
-        assert really_sent == tuple(
-            sent(counted, over) for over in ("data", "tensor", "pipeline")
-        ), layout
+        sent = (run.data_bytes, run.tensor_bytes, run.pipeline_bytes)
+        assert sent == tuple(counted.sent(over) for over in ("data", "tensor", "pipeline")), layout
 
 
 def test_a_run_that_cannot_be_is_refused_in_a_sentence(four_ranks) -> None:

@@ -57,6 +57,12 @@ def sgd_by_torch(model, examples, *, rate, steps, batch_size):
     return trained, losses
 
 
+def test_another_seed_gives_other_batches(digits):
+    first, again, other = (next(problems.batches_of(digits, 32, seed=seed)) for seed in (0, 0, 1))
+    assert torch.equal(first.inputs, again.inputs)
+    assert not torch.equal(first.inputs, other.inputs)
+
+
 def test_without_delay_it_is_sgd_of_torch_bit_for_bit(model, digits):
     settings = {"rate": 0.1, "steps": 40, "batch_size": 32}
     expected, losses = sgd_by_torch(model, digits, **settings)

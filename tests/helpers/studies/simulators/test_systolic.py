@@ -101,10 +101,15 @@ def test_frames_hold_operands_that_meet_in_the_sum_of_their_place():
     for dataflow in DATAFLOWS:
         a, b = product_of(5, 6, 7)
         run = simulate(a, b, rows=3, columns=4, dataflow=dataflow, frames=True)
+        product = np.zeros(a.shape[0] * b.shape[1], dtype=a.dtype)
         for frame in run.frames:
-            row, column = frame.sums[frame.active] // 6, frame.sums[frame.active] % 6
-            assert np.array_equal(frame.inputs[frame.active] // 7, row)
-            assert np.array_equal(frame.filters[frame.active] % 6, column)
+            sums, inputs, filters = (
+                places[frame.active] for places in (frame.sums, frame.inputs, frame.filters)
+            )
+            assert np.array_equal(inputs // 7, sums // 6)
+            assert np.array_equal(filters % 6, sums % 6)
+            np.add.at(product, sums, a.ravel()[inputs] * b.ravel()[filters])
+        assert np.array_equal(product.reshape(5, 6), a @ b)
 
 
 def test_what_stays_is_loaded_down_the_columns_last_row_first():
