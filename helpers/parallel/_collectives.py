@@ -141,9 +141,10 @@ def _rank_traffic(messages: Sequence[Message], world_size: int) -> tuple[RankTra
         sent_bytes[message.source] += message.size_bytes
         received_bytes[message.target] += message.size_bytes
         message_counts[message.source] += 1
+    ranks = range(world_size)
     return tuple(
         RankTraffic(rank, message_counts[rank], sent_bytes[rank], received_bytes[rank])
-        for rank in range(world_size)
+        for rank in ranks
     )
 
 

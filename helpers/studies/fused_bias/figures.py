@@ -122,13 +122,14 @@ def _place_arrows(kernels: Sequence[Kernel], middles: Mapping[str, float]) -> li
     totals = _count_arrows(kernels)
     before: Counter[str] = Counter()  # arrows of each tensor so far
     arrows = []
-    for kernel in kernels:
+    for drawn_kernel in kernels:
         of_kernel = []
-        for sizes in (kernel.reads, kernel.writes):
+        for sizes in (drawn_kernel.reads, drawn_kernel.writes):
+            is_read = sizes is drawn_kernel.reads
             for tensor, size in sizes.items():
                 shift = _ARROW_IN * (before[tensor] - (totals[tensor] - 1) / 2)
                 before[tensor] += 1
-                of_kernel.append(_Arrow(middles[tensor] + shift, size, sizes is kernel.reads))
+                of_kernel.append(_Arrow(middles[tensor] + shift, size, is_read))
         arrows.append(of_kernel)
     return arrows
 

@@ -88,9 +88,9 @@ def idle_share(kernels: Sequence[Call]) -> float:
     kernels = members("kernels", kernels, "kernels, as read_kernels() returns them", kind=Mapping)
     if not kernels:
         raise ValueError("no kernels; give a trace of a step that ran on a GPU")
-    begin = end = kernels[0]["ts"]
-    idle_us = 0.0
-    for kernel in kernels:
+    begin, idle_us = kernels[0]["ts"], 0.0
+    end = begin + kernels[0]["dur"]
+    for kernel in kernels[1:]:
         idle_us += max(0.0, kernel["ts"] - end)
         end = max(end, kernel["ts"] + kernel["dur"])
     if end == begin:
