@@ -10,22 +10,23 @@ from __future__ import annotations
 import functools
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
 import numpy as np
 
-from helpers.checks import choice, number, one_of
+from helpers.checks import number, one_of
 from helpers.hardware._devices import Source, device_sources
-from helpers.results import Record, row_of
+from helpers.results import Record
 
 QUANTITIES = ("transistors", "clock_hz", "power_w", "single_thread", "cores")
 
 _PICO = 1e-12
 _FLOPS_PER_PETAFLOP = 10**15
 _LEAST_POINTS = 3
+_QUANTILE_POINTS = 20_001
 
 
 class Point(Record):
@@ -143,11 +144,11 @@ def training_compute() -> Trend:
     In FLOP. Epoch expects most estimates to be right within a factor of 2, the latest within 5.
     Lesson 02.
     """
-    table, sources = _table("training")
-    source = sources[table["source"]]
+    data = _data()
+    source = device_sources(data)[data["training"]["source"]]
+    rows = data["training"]["rows"]
     points = tuple(
-        Point(name, year, petaflop * _FLOPS_PER_PETAFLOP, source)
-        for name, year, petaflop in table["rows"]
+        Point(name, year, petaflop * _FLOPS_PER_PETAFLOP, source) for name, year, petaflop in rows
     )
     return Trend("training compute", "FLOP", points)
 
@@ -160,9 +161,13 @@ def processors(quantity: str) -> Trend:
     1,000, ``cores`` counts as his list does (240 for a Xeon Phi). Raises ValueError for another
     quantity. Lesson 02.
     """
-    choice("quantity", quantity, QUANTITIES)
-    tables, sources = _table("processors")
-    source, table = sources[tables["source"]], tables[quantity]
+    if quantity not in QUANTITIES:
+        raise ValueError(
+            f"quantity {quantity!r} is not in the table; use one of {', '.join(QUANTITIES)}"
+        )
+    data = _data()
+    source = device_sources(data)[data["processors"]["source"]]
+    table = data["processors"][quantity]
     units = {"clock_hz": "Hz", "power_w": "W", "single_thread": "SPECint x 1,000"}
     points = tuple(
         Point("", year, value * table["factor"], source) for year, value in table["rows"]
@@ -193,11 +198,8 @@ def doubling_time(series: Trend, *, confidence: float = 0.95) -> DoublingTime:
         )
     if not 0 < number("confidence", confidence) < 1:
         raise ValueError(f"confidence is a share between 0 and 1, such as 0.95, not {confidence!r}")
-    from scipy import stats
-
-    fit = stats.linregress(years, np.log2(values))
-    slope = float(fit.slope)
-    half_width = float(stats.t.ppf((1 + confidence) / 2, len(years) - 2) * fit.stderr)
+    slope, error = _slope(years, np.log2(values))
+    half_width = _student_quantile((1 + confidence) / 2, len(years) - 2) * error
     low, high = slope - half_width, slope + half_width
     is_significant = low > 0 or high < 0
     shortest, longest = sorted((1 / low, 1 / high), key=abs) if is_significant else (None, None)
@@ -221,11 +223,14 @@ def energy_costs() -> EnergyTable:
 
     Lesson 01.
     """
-    table, sources = _table("energy")
+    data = _data()
+    sources = device_sources(data)
+    nm = data["energy"]["process_nm"]
+    rows = data["energy"]["rows"]
     return EnergyTable(
         tuple(
-            EnergyCost(name, kind, bits, least_pj, most_pj, table["process_nm"], sources[source])
-            for name, kind, bits, least_pj, most_pj, source in table["rows"]
+            EnergyCost(name, kind, bits, least_pj, most_pj, nm, sources[source])
+            for name, kind, bits, least_pj, most_pj, source in rows
         )
     )
 
@@ -238,13 +243,14 @@ def relative_energy_costs() -> RelativeEnergyTable:
     The places are a register file of an element, a neighbouring element, the buffer on the chip,
     and DRAM. Lesson 14.
     """
-    table, sources = _table("relative_energy")
-    source = sources[table["source"]]
+    data = _data()
+    source, nm = (
+        device_sources(data)[data["relative_energy"]["source"]],
+        data["relative_energy"]["process_nm"],
+    )
+    rows = data["relative_energy"]["rows"]
     return RelativeEnergyTable(
-        tuple(
-            RelativeEnergyCost(name, ratio, table["process_nm"], source)
-            for name, ratio in table["rows"]
-        )
+        tuple(RelativeEnergyCost(name, ratio, nm, source) for name, ratio in rows)
     )
 
 
@@ -253,7 +259,14 @@ def energy_cost(name: str) -> EnergyCost:
 
     Raises ValueError for another name, with those there are. Lesson 01.
     """
-    return row_of(energy_costs().costs, "operation or access", name=name)
+    costs = energy_costs().costs
+    match = next((cost for cost in costs if cost.name == name), None)
+    if match is None:
+        raise ValueError(
+            f"no energy is known for {name!r}; the table has "
+            f"{', '.join(cost.name for cost in costs)}"
+        )
+    return match
 
 
 def multiplier_exponent() -> float:
@@ -269,10 +282,53 @@ def multiplier_exponent() -> float:
 
 @functools.cache
 def _data() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("history.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        resources.files("helpers.studies.history")
+        .joinpath("history.toml")
+        .read_text(encoding="utf-8")
+    )
 
 
-def _table(name: str) -> tuple[Mapping[str, Any], dict[str, Source]]:
-    """Return the table ``name`` of ``history.toml``, and the sources of all its tables by key."""
-    data = _data()
-    return data[name], device_sources(data)
+def _slope(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """Return the least-squares slope and its standard error."""
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    slope = float(centred @ (y - y.mean())) / spread
+    residuals = y - y.mean() - slope * centred
+    return slope, math.sqrt(float(residuals @ residuals) / (len(x) - 2) / spread)
+
+
+@functools.cache
+def _student_quantile(share: float, freedom: int) -> float:
+    """Return the quantile of Student's t for a share above one half, by integrating the density
+    over an angle.
+
+    With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle)^(freedom - 1), so
+    the range is finite.
+    """
+    angles = np.linspace(0, math.pi / 2, _QUANTILE_POINTS)
+    density = np.cos(angles) ** (freedom - 1)
+    cumulative = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
+    angle = float(np.interp(2 * share - 1, cumulative / cumulative[-1], angles))
+    return math.sqrt(freedom) * math.tan(angle)
+
+
+def series(
+    quantity: str,
+    years: Sequence[float],
+    values: Sequence[float],
+    *,
+    source: Source,
+    unit: str = "",
+) -> Trend:
+    """Return a series of a reader's own numbers, for :func:`doubling_time`.
+
+    Raises ValueError when there are not as many values as years. Lesson 02.
+    """
+    if len(years) != len(values):
+        raise ValueError(
+            f"{quantity}: {len(years)} years and {len(values)} values; there must be one value a "
+            "year"
+        )
+    points = sorted(zip(years, values, strict=True))
+    return Trend(quantity, unit, tuple(Point("", year, value, source) for year, value in points))

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator, NullFormatter
 
 from helpers.checks import members
-from helpers.plotting._style import MEASURED, MODELLED, STYLE_FILE, decades, figure, name_rows
+from helpers.plotting._style import MEASURED, MODELLED, STYLE_FILE, figure
 from helpers.results import label
 from helpers.studies.history._tables import EnergyCost, Trend
 
@@ -22,6 +22,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _COLOURS = (MODELLED, "#D55E00", MEASURED, "#CC79A7", "#000000", "#E69F00", "#56B4E9")
 _ENERGY_ROOM = 30  # times an energy: where its text ends
 _ROOM_SHARE = 0.12  # of the axis, at its right end
+_PICOJOULE = 1e-12
 # From how many picojoules on, and how many of them make one: tables of energies write 0.03 pJ, not
 # 30 fJ.
 _UNITS = ((1e9, 1e9, "mJ"), (1e6, 1e6, "uJ"), (1e3, 1e3, "nJ"), (0.01, 1, "pJ"), (0, 1e-3, "fJ"))
@@ -38,20 +39,12 @@ def draw_trends(all_series: Sequence[Trend], *, title: str, mark: float | None =
     all_series = members(
         "all_series", all_series, "series of helpers.studies.history._tables", kind=Trend
     )
-    if not all_series or not all(series.points for series in all_series):
-        raise ValueError("nothing to draw: give series with at least one point each")
-    for series in all_series:
-        wrong = [point.value for point in series.points if not 0 < point.value < math.inf]
-        if wrong:
-            raise ValueError(
-                f"a logarithmic axis shows finite values above 0 only; {series.quantity} holds "
-                f"{wrong[0]}"
-            )
+    _check(all_series)
     if mark is not None:
         return _panels(all_series, title, mark)
     chart, axes = figure(title=title, height_in=3.9)
     for index, series in enumerate(all_series):
-        _points(axes, series, index)
+        _points(axes, series, index, label=_quantity(series))
     _by_year(axes, [point.value for series in all_series for point in series.points])
     axes.set_ylabel("value, in the unit of the legend")
     chart.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=11)
@@ -78,14 +71,25 @@ def _panels(all_series: Sequence[Trend], title: str, mark: float) -> Figure:
     return chart
 
 
-def _points(axes: Axes, series: Trend, index: int, *, markersize: float | None = None) -> None:
-    axes.plot(
+def _points(
+    axes: Axes,
+    series: Trend,
+    index: int,
+    *,
+    label: str | None = None,
+    markersize: float | None = None,
+) -> None:
+    years, values = (
         [point.year for point in series.points],
         [point.value for point in series.points],
+    )
+    axes.plot(
+        years,
+        values,
         linestyle="None",
         marker=_MARKERS[index % len(_MARKERS)],
         color=_COLOURS[index % len(_COLOURS)],
-        label=_quantity(series),
+        label=label,
         markersize=markersize,
     )
 
@@ -112,7 +116,7 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
     rows = sorted(costs, key=lambda cost: (kinds.index(cost.kind), cost.middle_j))
     chart, axes = figure(title=title, height_in=1.0 + 0.24 * len(rows))
     axes.set_xscale("log")
-    left, right = decades([end for cost in rows for end in (cost.least_pj, cost.most_pj)])
+    right = 10 ** math.ceil(math.log10(max(cost.most_pj for cost in rows)))
     for row, cost in enumerate(rows):
         kind_index = kinds.index(cost.kind)
         bounds = sorted({cost.least_pj, cost.most_pj})
@@ -124,7 +128,7 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
             linewidth=3,
             color=_COLOURS[kind_index % len(_COLOURS)],
         )
-        words = " to ".join(energy_text(end) for end in bounds)
+        words = " to ".join(energy_text(end * _PICOJOULE) for end in bounds)
         fits = cost.most_pj * _ENERGY_ROOM <= right
         axes.annotate(
             words,
@@ -135,11 +139,13 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
             va="center",
             fontsize=10,
         )
-    axes.set_xlim(left, right)
+    axes.set_xlim(10 ** math.floor(math.log10(min(cost.least_pj for cost in rows))), right)
     axes.xaxis.set_major_locator(LogLocator(numticks=9))
-    axes.xaxis.set_major_formatter(lambda value, _: energy_text(value))
+    axes.xaxis.set_major_formatter(lambda value, _: energy_text(value * _PICOJOULE))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    name_rows(axes, [cost.name for cost in rows])
+    axes.set_yticks(range(len(rows)), [cost.name for cost in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
     axes.set_xlabel("energy (each labelled line is ten times the one before)")
     handles = [
         Patch(facecolor=_COLOURS[kind_index % len(_COLOURS)], label=kind)
@@ -151,10 +157,13 @@ def draw_energy(costs: Sequence[EnergyCost], *, title: str = "Energy of one oper
     return chart
 
 
-def energy_text(energy_pj: float) -> str:
-    """Return an energy from fJ to mJ as text: ``energy_text(0.2)`` is '0.2 pJ'."""
-    factor, unit = next((factor, unit) for least, factor, unit in _UNITS if energy_pj >= least)
-    return f"{energy_pj / factor:.3g} {unit}"
+def energy_text(energy_j: float) -> str:
+    """Return an energy from femtojoules to millijoules as text: ``energy_text(2e-13)`` is '0.2
+    pJ'.
+    """
+    value = energy_j / _PICOJOULE
+    factor, unit = next((factor, unit) for least, factor, unit in _UNITS if value >= least)
+    return f"{value / factor:.3g} {unit}"
 
 
 def _quantity(series: Trend) -> str:
@@ -175,3 +184,15 @@ def _by_year(axes: Axes, values: Sequence[float]) -> None:
     first, last = axes.get_xlim()
     axes.set_xlim(first, last + _ROOM_SHARE * (last - first))
     axes.set_xlabel("year")
+
+
+def _check(all_series: Sequence[Trend]) -> None:
+    if not all_series or not all(series.points for series in all_series):
+        raise ValueError("nothing to draw: give series with at least one point each")
+    for series in all_series:
+        wrong = [point.value for point in series.points if not 0 < point.value < math.inf]
+        if wrong:
+            raise ValueError(
+                f"a logarithmic axis shows finite values above 0 only; {series.quantity} holds "
+                f"{wrong[0]}"
+            )

@@ -33,7 +33,7 @@ def script(tmp_path):
     return write
 
 
-def test_two_ranks_train_together(script):
+def test_ranks_train_together(script):
     path = script("""
         import sys
         import torch, torch.distributed as dist

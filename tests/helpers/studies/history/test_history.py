@@ -11,14 +11,13 @@ from helpers.hardware._devices import Source
 from helpers.studies.history import _tables as history
 from helpers.studies.history._tables import (
     QUANTITIES,
-    Point,
-    Trend,
     doubling_time,
     energy_cost,
     energy_costs,
     multiplier_exponent,
     processors,
     relative_energy_costs,
+    series,
     training_compute,
 )
 
@@ -26,8 +25,7 @@ SOURCE = Source("a test", "https://example.org", "reference", "2026-11-21")
 
 
 def made(years, values):
-    points = zip(years, values, strict=True)
-    return Trend("made", "", tuple(Point("", year, value, SOURCE) for year, value in points))
+    return series("made", years, values, source=SOURCE)
 
 
 def test_every_point_has_a_source_and_the_years_rise():
@@ -45,7 +43,7 @@ def test_every_point_has_a_source_and_the_years_rise():
     assert len({point.name for point in training_compute().points}) == len(
         training_compute().points
     )
-    with pytest.raises(ValueError, match="give one of 'transistors'"):
+    with pytest.raises(ValueError, match="use one of transistors"):
         processors("frequency")
 
 
@@ -132,6 +130,8 @@ def test_bad_series_are_explained():
             doubling_time(made([2000, 2001, 2002], [1, wrong, 2]))
     with pytest.raises(ValueError, match=r"such as 0\.95"):
         doubling_time(made([2000, 2001, 2002], [1, 2, 3]), confidence=95)
+    with pytest.raises(ValueError, match="2 years and 3 values"):
+        made([2000, 2001], [1, 2, 3])
 
 
 def test_moores_law_and_what_slowed():
@@ -177,7 +177,7 @@ def test_the_energies_are_ordered_as_physics_has_them():
     assert all(cost.least_j <= cost.most_j and cost.source.address for cost in energy_costs().costs)
     assert energy_cost("float32 multiply").middle_j == pytest.approx(3.7e-12)
     assert energy_cost("DRAM").middle_j == pytest.approx(1.95e-9)
-    with pytest.raises(ValueError, match="there are 'int8 add'"):
+    with pytest.raises(ValueError, match="the table has int8 add"):
         energy_cost("fp8 add")
 
 
