@@ -86,7 +86,9 @@ def core_of(cpuinfo: str) -> Core | str:
     family, model = (int(values.get(name, -1)) for name in ("cpu family", "model"))
     vendor = values.get("vendor_id", values.get("CPU implementer", "no vendor"))
     if vendor == "GenuineIntel" and family == 6 and model in _INTEL:
-        return _INTEL[model]
+        # A virtual machine may give a client's model; tiles are on servers alone, since Sapphire
+        # Rapids.
+        return _SERVER if "amx_tile" in values.get("flags", "").split() else _INTEL[model]
     for (known, models), core in _AMD.items():
         if vendor == "AuthenticAMD" and family == known and model in models:
             return core

@@ -206,9 +206,9 @@ def link(
     return positions
 
 
-def walk_s(walk: Walk, buffer: np.ndarray, *, runs: int = _RUNS) -> float:
+def walk_s(walk: Walk, buffer: np.ndarray, *, runs: int = _RUNS, run_s: float = _RUN_S) -> float:
     """Return the seconds of one load of the linked ``buffer``: the smallest mean of ``runs`` runs
-    of some 0.3 ms.
+    of some ``run_s``.
 
     Each run goes on where the one before it stopped, so that a large buffer is not walked on its
     first lines alone. Link the buffer anew before another call: the first lines of this one are in
@@ -216,9 +216,7 @@ def walk_s(walk: Walk, buffer: np.ndarray, *, runs: int = _RUNS) -> float:
     """
     index, taken_s = _run(walk, buffer, 0, _FEWEST_STEPS)
     steps = (
-        max(_FEWEST_STEPS, int(_FEWEST_STEPS * _RUN_S / taken_s))
-        if taken_s
-        else 100 * _FEWEST_STEPS
+        max(_FEWEST_STEPS, int(_FEWEST_STEPS * run_s / taken_s)) if taken_s else 100 * _FEWEST_STEPS
     )
     runs_s = []
     for _ in range(runs):

@@ -222,6 +222,13 @@ def test_cores_are_known_by_family_and_model(vendor, family, model, units_by_lan
     assert found.units * found.lanes == units_by_lanes
 
 
+def test_a_core_with_tiles_is_a_servers_whatever_model_its_virtual_machine_gives():
+    text = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 167\nflags\t\t: fpu avx512f"
+    assert (cores.core_of(text).units, cores.core_of(text).lanes) == (2, 8)
+    with_tiles = cores.core_of(f"{text} amx_tile\n")
+    assert (with_tiles.units, with_tiles.lanes) == (2, 16)
+
+
 def test_an_unknown_core_is_named():
     # Skylake-X: one unit or two
     text = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\n"
