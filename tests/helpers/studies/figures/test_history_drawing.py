@@ -103,4 +103,4 @@ def test_the_librarys_own_tables_can_be_drawn():
     ],
 )
 def test_energy_text(energy_j, text):
-    assert energy_text(energy_j * 1e12) == text
+    assert energy_text(energy_j) == text
