@@ -174,7 +174,10 @@ def layer_times(index: int, batch: int, seconds: float, clock: Callable[[], floa
     """Return the forward times of layer ``index`` by the variants that can run here, the bare
     convolution first.
     """
-    x, weight, bias = measuring._layer_inputs(index, batch, torch.device("cpu"))
+    before, after = convnet.CHANNELS[index : index + 2]
+    x, weight, bias = measuring._layer_inputs(
+        batch, before, after, convnet.PIXELS[index], torch.device("cpu"), seed=index
+    )
     names = [name for name in VARIANTS if not variants.missing(name, x.device)]
     runs = {"convolution": functools.partial(torch.conv2d, x, weight, padding=1)}
     runs |= {name: functools.partial(fused_bias.layer(name), x, weight, bias) for name in names}
