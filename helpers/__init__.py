@@ -9,9 +9,12 @@ from helpers import _faces as faces
 __version__ = "1.0.0"
 _MOVED = {
     "access": "helpers.studies.data_movement",
+    "estimate_training_for": "helpers.studies.beyond_memory:estimate_training_for",
     "feeding": "helpers.studies.input_pipeline",
     "layouts": "helpers.studies.parallel_plans",
     "numbers": "helpers.studies.numbers",
+    "profile_layer_alexnet": "helpers.studies.working_set:profile_layer_alexnet",
+    "profile_mem": "helpers.studies.working_set:profile_mem",
     "sending": "helpers.studies.sending",
     "simulators": "helpers.studies.simulators",
     "sources": "helpers.studies.sgd_parallelism",

@@ -9,4 +9,8 @@ Lesson 00.
 
 from helpers import _faces as faces
 
-__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)
+_MOVED = {
+    "memory_inversion": "helpers.studies.memory_hierarchy:memory_inversion",
+    "published_errors": "helpers.studies.layer_roofline:published_errors",
+}
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__, moved=_MOVED)

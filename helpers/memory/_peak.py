@@ -465,7 +465,11 @@ def _memory_of(device: str) -> int:
     target = torch.device(device)
     sizes = [card.ram_bytes, card.memory_limit_bytes]
     if target.type == "cuda":
-        sizes = [gpu.memory_bytes for gpu in card.gpus or ()][target.index or 0 :][:1]
+        sizes = [
+            gpu.memory_bytes
+            for index, gpu in enumerate(card.gpus or ())
+            if index == (target.index or 0)
+        ]
     known_sizes = [size for size in sizes if size is not None]
     if not known_sizes:
         raise ValueError(

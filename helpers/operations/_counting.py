@@ -408,7 +408,8 @@ class RunningTrace(OperatorTrace):
         )
         next_node_id = torch._C._autograd._get_sequence_nr()
         has_node = any(tensor.requires_grad for tensor in tensors_in((args, kwargs)))
-        self._add_function(function_tally, range(next_node_id - has_node, next_node_id))
+        first_node_id = next_node_id - 1 if has_node else next_node_id
+        self._add_function(function_tally, range(first_node_id, next_node_id))
         return func(*args, **kwargs)
 
     def _run(self, func: Any, _: Operator, args: tuple, kwargs: dict) -> Any:

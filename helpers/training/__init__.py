@@ -1,4 +1,4 @@
-"""Training with a clock beside it, and an estimate of how long a training would take.
+"""Training with a clock beside it.
 
 The clock of an epoch runs from the request for its first batch until the device has finished its
 last update: it holds loading and moving the data, forward, backward and the optimizer (Adam). The
@@ -9,4 +9,9 @@ Lesson 00.
 
 from helpers import _faces as faces
 
-__getattr__, __dir__, __all__ = faces.attach(__name__, __file__)
+_MOVED = {
+    "SizeEstimate": "helpers.studies.beyond_memory:SizeEstimate",
+    "TrainingEstimate": "helpers.studies.beyond_memory:TrainingEstimate",
+    "estimate_training_for": "helpers.studies.beyond_memory:estimate_training_for",
+}
+__getattr__, __dir__, __all__ = faces.attach(__name__, __file__, moved=_MOVED)

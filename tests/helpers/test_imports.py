@@ -218,6 +218,8 @@ MOVED = {
     "parallel.execute": "studies.data_parallel.execute",
     "operations.count_with_peers": "studies.peers.count_with_peers",
     "memory.sum_of_outputs": "steps.sum_of_outputs",
+    "profile_mem": "studies.working_set.profile_mem",
+    "training.estimate_training_for": "studies.beyond_memory.estimate_training_for",
     "sources": "studies.sgd_parallelism",
     "access": "studies.data_movement",
 }
@@ -317,7 +319,16 @@ def test_the_readme_shows_what_its_lines_print():
 
 
 @pytest.mark.parametrize(
-    "package", ["helpers", "helpers.memory", "helpers.operations", "helpers.parallel"]
+    "package",
+    [
+        "helpers",
+        "helpers.hardware",
+        "helpers.memory",
+        "helpers.operations",
+        "helpers.parallel",
+        "helpers.plotting",
+        "helpers.training",
+    ],
 )
 def test_a_name_that_moved_is_found_and_warns_once_of_the_new_one(package, monkeypatch):
     face = importlib.import_module(package)

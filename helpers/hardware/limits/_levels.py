@@ -262,13 +262,15 @@ def _rises(steps: np.ndarray) -> list[int]:
     """Return the index of the steepest step of every rise that is large enough; a valley of
     steepness parts two.
     """
-    borders, peaks = [0], list[int]()
+    borders: list[int] = [0]
+    peaks: list[int] = []
     extreme, sign = 0, 1  # the steepest step so far, or with -1 the flattest since the last peak
     for index, step in enumerate(steps):
         if sign * step > sign * steps[extreme]:
             extreme = index
         elif sign * (steps[extreme] - step) > _JUMP_TOLD_APART:
-            (peaks if sign == 1 else borders).append(extreme)
+            turning_points = peaks if sign == 1 else borders
+            turning_points.append(extreme)
             extreme, sign = index, -sign
     if sign == 1 and steps[extreme] > _JUMP_TOLD_APART:
         peaks.append(extreme)

@@ -285,7 +285,8 @@ def pipeline_schedule(
         rank_order(name, rank=rank, ranks=ranks, microbatches=microbatches, chunks=chunks)
         for rank in range(ranks)
     ]
-    actions = _simulate(orders, durations, *_stage_times("transfer_s", transfer_s, 1))
+    [delay_s] = _stage_times("transfer_s", transfer_s, 1)
+    actions = _simulate(orders, durations, delay_s)
     # The sort is stable, so that passes that take no time stay in their order.
     actions.sort(key=lambda action: (action.rank, action.start_s))
     duration_s = max(action.end_s for action in actions)

@@ -142,8 +142,8 @@ def explain_time(
     *,
     fit_costs: FitCosts = least_relative_error,
 ) -> list[TimePart]:
-    """Return the parts of the modelled time of ``algorithm`` for ``shape``, one for each count "by
-    implementation".
+    """Return the parts of the modelled time of ``algorithm`` for ``shape``, one for each of the
+    counts by implementation.
 
     Costs are fitted to ``times`` of the shapes of ``split.train`` by ``fit_costs``, as
     :func:`predict_times` does. Lesson 20.

@@ -134,7 +134,7 @@ def fit(name: str, shapes: Sequence[ConvolutionShape], times_s: Sequence[float])
     fits = tuple(
         ProgramFit(
             program,
-            programs.count(program) if program in programs else len(programs),
+            len(programs) if program == ALL else programs.count(program),
             {term: cost for term, cost in own_costs.items() if cost},
         )
         for program, own_costs in costs.items()
