@@ -193,7 +193,7 @@ class MetaTrace(OperatorTrace):
 
     def _run(self, func: Any, operator: Operator, args: tuple, kwargs: dict) -> Any:
         """Run on the meta device, and on values where all that is read is known."""
-        meta_args, kwargs = map_tensors((args, kwargs), self._to_meta)
+        meta_args, kwargs, operands = self._substitute(args, kwargs)
         if operator.takes_device and (
             kwargs.get("device") is not None or not _has_tensor(meta_args)
         ):
@@ -202,6 +202,7 @@ class MetaTrace(OperatorTrace):
             kwargs["device"] = META
         if operator.name == "index":
             meta_args = (meta_args[0], self._convert_masks(meta_args[1]), *meta_args[2:])
+            operands = list(tensors_in((*meta_args, *kwargs.values())))
         if operator.name == "_pack_padded_sequence":
             sizes = batch_sizes(
                 meta_args[0], self._read(meta_args[1], operator.text).tolist(), meta_args[2]
@@ -209,7 +210,6 @@ class MetaTrace(OperatorTrace):
             return meta_args[0].new_empty((sum(sizes), *meta_args[0].shape[2:])), self._to_meta(
                 torch.tensor(sizes)
             )
-        operands = list(tensors_in((meta_args, kwargs)))
         is_known = operator.name in _IGNORING_VALUES or all(
             _is_known(tensor) for tensor in operands
         )
@@ -231,6 +231,18 @@ class MetaTrace(OperatorTrace):
             if answer is not None and results[0].dtype == torch.bool:
                 _keep_uniform_value(results[0], answer=answer)
         return self._hand_back(result, operator, args, meta_args)
+
+    def _substitute(self, args: tuple, kwargs: dict) -> tuple[tuple, dict, list[Tensor]]:
+        """Return the arguments with stand-ins in place of their tensors, and the stand-ins.
+
+        Most tensors are stand-ins already.
+        """
+        operands = list(tensors_in((*args, *kwargs.values())))
+        for tensor in operands:
+            if not tensor.is_meta or id(tensor) in self._stand_ins:
+                args, kwargs = map_tensors(args, self._to_meta), map_tensors(kwargs, self._to_meta)
+                return args, kwargs, list(tensors_in((*args, *kwargs.values())))
+        return args, dict(kwargs), operands
 
     def _hand_back(self, result: Any, operator: Operator, args: tuple, meta_args: tuple) -> Any:
         """Hand back the tensor that was given where an operator wrote into its stand-in."""

@@ -20,6 +20,7 @@ from helpers.operations._report import OperationProfile
 from helpers.operations._specs import META
 from helpers.operations._trace import OperatorTrace
 from helpers.steps import ForwardError as ForwardError, ModelError as ModelError
+from helpers.timing._runs import collector_off
 
 _WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -97,6 +98,8 @@ def profile_ops(
         )
     with (
         torch.inference_mode(False),
+        # the collector would go through the record again and again, and a shape takes no memory
+        nullcontext() if values else collector_off(),
         nullcontext() if values else steps.nothing_left(model),
         steps.preserved(model),
     ):

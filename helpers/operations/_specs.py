@@ -160,9 +160,12 @@ def map_tensors(value: Any, function: Callable[[Tensor], Any]) -> Any:
     """Apply ``function`` to the tensors of an operator's arguments; lists become tuples."""
     kind = type(value)
     if kind is list or kind is tuple:
-        return tuple([map_tensors(item, function) for item in value])
+        # most are numbers: no call for these
+        return tuple(
+            [item if type(item) in _PLAIN_TYPES else map_tensors(item, function) for item in value]
+        )
     if kind is dict:
-        return {key: map_tensors(item, function) for key, item in value.items()}
+        return {key: map_tensors(item, function) for key, item in value.items()} if value else {}
     return function(value) if kind not in _PLAIN_TYPES and isinstance(value, Tensor) else value
 
 

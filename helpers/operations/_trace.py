@@ -203,7 +203,8 @@ class OperatorTrace:
         if self._is_of_another_thread():
             return
         row = self._rows[id(module)]
-        self.outputs[row] = shapes_in(outputs)
+        with torch._C.DisableTorchFunction():  # what is asked here is not the forward's
+            self.outputs[row] = shapes_in(outputs)
         while len(self._stack) > 1 and self._stack.pop() != row:
             pass
 
@@ -298,7 +299,7 @@ class OperatorTrace:
             self._add_zero_cost_call(operator, args, owner, node_id)
             return self._run(func, operator, args, kwargs)
         make_spec = functools.partial(spec_of, weights=self._weights, grad=grad)
-        specs, keyword_specs = map_tensors((args, kwargs), make_spec)
+        specs, keyword_specs = map_tensors(args, make_spec), map_tensors(kwargs, make_spec)
         if operator.name in MATRIX_PRODUCTS:
             check_types(operator.text, tensors_in(args))
         if operator.name == "embedding":

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.operations import profile_ops
+from helpers.operations import ModelError, profile_ops
 
 torchvision_models = pytest.importorskip("torchvision.models")
 
@@ -112,3 +112,20 @@ def test_a_transformer_of_small_operators_costs_no_more(make):
     assert _fastest_ratio(counted, lambda: bare(**shapes), rounds=10, enough=1.3) <= 1.3
     # a slow one would be seen
     assert _fastest_ratio(slower, lambda: bare(**shapes), rounds=3, enough=0) > 1.3
+
+
+def test_the_collector_waits_for_shapes_and_comes_back():
+    was_enabled = []
+
+    class Noting(nn.Linear):
+        def forward(self, x):
+            was_enabled.append(gc.isenabled())
+            return super().forward(x)
+
+    for values in (False, True):
+        profile_ops(Noting(4, 2), (1, 4), values=values)
+        assert gc.isenabled()
+    with pytest.raises(ModelError, match="failed on"):
+        profile_ops(Noting(4, 2), (1, 5))
+    assert gc.isenabled()
+    assert was_enabled == [False, True, False]
