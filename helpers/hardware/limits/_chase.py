@@ -168,7 +168,11 @@ def flush_caches(buffer: np.ndarray) -> None:
     is from main memory.
 
     It is an instruction per line, CLFLUSH(OPT) on x86-64 and DC CIVAC on 64-bit ARM. Raises
-    :class:`helpers.native.NativeError` where there is no compiler, or the processor is another.
+    :class:`helpers.native.NativeError` where there is no compiler, or the processor is another, and
+    ValueError for a buffer with gaps.
+
+    >>> flush_caches(np.zeros(2**16))  # doctest: +SKIP
+
     Lesson 01.
     """
     if not buffer.flags.c_contiguous:

@@ -238,7 +238,13 @@ def find_change_points(latencies: Sequence[LatencyPoint]) -> tuple[int, ...]:
     in small pages, the reach of the TLB is a step as well, and is returned like a cache.
 
     Raises ValueError for fewer than three sizes, a size that occurs twice, or a latency that is not
-    above 0. Lesson 01.
+    above 0.
+
+    >>> curve = {16384: 1e-9, 32768: 1e-9, 65536: 4e-9, 131072: 4e-9}
+    >>> find_change_points([LatencyPoint(size_bytes, curve[size_bytes]) for size_bytes in curve])
+    (32768,)
+
+    Lesson 01.
     """
     points = sorted(latencies, key=lambda point: point.working_set_bytes)
     sizes = [point.working_set_bytes for point in points]

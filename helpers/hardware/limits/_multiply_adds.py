@@ -106,7 +106,13 @@ def vector_flops() -> dict[int, float]:
 
     32 bits are one number; of 128, 256 and 512 bits those stand there that this core has. Two
     widths with one rate say that the core starts half as many of the wider ones in a cycle. It
-    takes some 0.1 s. Raises NativeError without a C++ compiler. Lesson 02.
+    takes some 0.1 s. Raises NativeError without a C++ compiler.
+
+    >>> flops = vector_flops()  # doctest: +SKIP
+    >>> flops[128] > flops[32]  # doctest: +SKIP
+    True
+
+    Lesson 02.
     """
     forms = compile_forms()
     return {

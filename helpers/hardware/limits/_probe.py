@@ -40,7 +40,13 @@ def probe(refresh: bool = False, *, device: str | torch.device | None = None) ->
 
     Raises ValueError for a device that is neither the CPU nor CUDA, TypeError for a ``refresh``
     that is no bool, RuntimeError for CUDA where there is none, OSError when the cache folder cannot
-    be written. Lesson 01.
+    be written.
+
+    >>> limits = probe(device="cpu")  # doctest: +SKIP
+    >>> limits.peak_flops["float32"] > 1e9  # FLOP/s  # doctest: +SKIP
+    True
+
+    Lesson 01.
     """
     boolean("refresh", refresh, "give True or False, and a device by its name: probe(device='cpu')")
     # and below what imports it: the doctor reads a machine's card where torch does not even load

@@ -258,8 +258,13 @@ def pipeline_schedule(
 
     Raises ValueError for another name, fewer microbatches than ranks (but for "gpipe"; the
     schedules can do with fewer, PyTorch's refuse them), microbatches that do not divide by the
-    ranks ("interleaved"), chunks that the schedule does not have, and times that do not fit. Lesson
-    06.
+    ranks ("interleaved"), chunks that the schedule does not have, and times that do not fit.
+
+    >>> schedule = pipeline_schedule("1f1b", ranks=4, microbatches=8)
+    >>> schedule.duration_s, schedule.bubble_ratio  # (8 + 4 - 1) x 3 s, and 3 / 8
+    (33.0, 0.375)
+
+    Lesson 06.
     """
     check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     if weight_s is not None and name != "zero_bubble":
@@ -411,6 +416,9 @@ def bubble_ratio(
 def bubble_share(ratio: float) -> float:
     """Return the share of the ranks' time that idles from the ratio of idle to busy time: r / (1 +
     r).
+
+    >>> bubble_share(0.25)
+    0.2
     """
     return number("ratio", ratio, at_least=0) / (1 + ratio)
 
@@ -423,8 +431,12 @@ def live_activations(
     Of m ``microbatches`` on p ``ranks`` with v ``chunks`` each, by ``name``: all m for "gpipe"; p -
     rank for "1f1b" (Narayanan et al., 2021); for "interleaved" one more than the forward passes of
     its warm-up, at most v m; p on every rank for "zero_bubble", ZB-H1, whose activations live until
-    the weights' gradient (Qi et al., 2024). Raises ValueError as :func:`pipeline_schedule`. Lesson
-    06.
+    the weights' gradient (Qi et al., 2024). Raises ValueError as :func:`pipeline_schedule`.
+
+    >>> [live_activations(name, rank=0, ranks=4, microbatches=8) for name in ("gpipe", "1f1b")]
+    [8, 4]
+
+    Lesson 06.
     """
     check(name, ranks=ranks, microbatches=microbatches, chunks=chunks)
     whole_number("rank", rank, at_least=0, at_most=ranks - 1)

@@ -57,7 +57,12 @@ def play(
     there as a picture: those at the places ``stills``, counted from 0, by default the first, the
     middle and the last. The figures are closed. Raises TypeError for what is no figure or no place,
     ValueError for fewer than two, for figures of different sizes, for empty texts, another number
-    of captions, and a place without a frame. Lesson 05.
+    of captions, and a place without a frame.
+
+    >>> frames = [Figure(figsize=(4, 3)) for step in range(3)]
+    >>> play(frames, title="A ring", alt="A chunk goes round the ring")  # doctest: +SKIP
+
+    Lesson 05.
     """
     figures = members("frames", frames, "figures, such as draw_ring returns", kind=Figure)
     caption_texts = (
