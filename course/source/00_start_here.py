@@ -86,9 +86,10 @@ bet
 # - **Modelled**: it was computed from other numbers
 # - **Measured**: a machine took that time
 #
-# The whole course uses these three words, and calls other numbers counted, simulated or published. Two more programs run along, a copy and a product of smaller matrices, which we shall
-# need in a moment. All four run in turns, many times, because then a noise from outside meets all of them alike. A time below is the median of a program's times. How many times as long one
-# program takes as another is computed for each turn by itself, and the median of these ratios counts.
+# These three words keep our numbers apart in the whole course, and other numbers are called counted, simulated or published. Besides the two
+# programs of the bet we run a copy and a product of smaller matrices, because their times will give us the two rates that our model needs. All
+# four run in turns, many times, so that a noise from outside meets all of them alike. A time below is the median of a program's times. For a
+# ratio we divide the two times of each turn, and take the median of these quotients.
 
 # %% tags=["run"]
 a, b, c = torch.rand(3, 1024, 1024)
@@ -107,11 +108,11 @@ for name in ("a * b", "a @ b"):
     print(name, "takes", units.text(turns.candidate(name).median_s, "s"))
 
 # %% [markdown] tags=["explain"]
-# The operations were wrong by a wide margin. On our core `a @ b` took 17 ms, only 20 times as long as `a * b` (measured). The two lines above are your
-# machine's once you have run this page. To see why, turn the formula around and compute a rate, which is work divided by time. In 0.86 ms, `a * b` did
-# 1.05 million [FLOP](glossary.md#flop), or floating-point operations, which is 1.2 billion per second. In 17 ms, `a @ b` did 2.15 billion, which is
-# 126 billion per second. So the same core was about 100 times as fast in one program as in the other. The product is not surprisingly quick. It is
-# `a * b` that is surprisingly slow, as if the core were waiting for something.
+# Counting operations alone gave a ratio that is 100 times too large. On our core `a @ b` took 17 ms, only 20 times as long as `a * b`
+# (measured). The two lines above are your machine's once you have run this page. To see why, turn the formula around and compute a rate, which
+# is work divided by time. In 0.86 ms, `a * b` did 1.05 million [FLOP](glossary.md#flop), or floating-point operations, which is 1.2 billion per
+# second. In 17 ms, `a @ b` did 2.15 billion, which is 126 billion per second. So the same core was about 100 times as fast in one program as in
+# the other. The product is not surprisingly quick. It is `a * b` that is surprisingly slow, as if the core were waiting for something.
 #
 # It is waiting, and what it waits for is data. Each program has to read two matrices and to write a third, and with 4 bytes per element these are 3 × 4 × 1,024², or 12.6
 # million bytes. `a * b` uses each element once, whereas `a @ b` multiplies each element of `a` with a whole row of `b`, so it uses the element
@@ -128,9 +129,9 @@ for name in flops:
     print(f"{name} does {flops[name] / moved_bytes:.3g} FLOP per byte")
 
 # %% [markdown]
-# This would not help if the core had to fetch the element from memory each time. But a core has [caches](glossary.md#cache), which are small, fast
-# memories for copies of recent data. The library cuts the matrices into blocks that fit into a cache, and it uses the elements of a block many times
-# while they are near. These are your caches:
+# Using an element 1,024 times would not help if the core had to fetch it from memory each time. But a core has [caches](glossary.md#cache),
+# which are small, fast memories for copies of recent data. The library cuts the matrices into blocks that fit into a cache, and it uses the
+# elements of a block many times while they are near. These are your caches:
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 card = helpers.machine_card()
@@ -230,8 +231,8 @@ timing.claim(sentence, miss, at_least=8, evidence=turns)
 # third more, because a rate is never quite the same in another program. But an error of a third seldom changes a decision, whereas the operations alone
 # were wrong by a factor of 100.
 #
-# **To remember.** Count bytes as well as operations, divide each by its own rate, and take the larger time. An operation that uses each float32
-# element once costs 4 bytes per element of each tensor that it reads or writes.
+# **To remember.** Count bytes as well as operations, divide each by its own rate, and take the larger time. An element-wise operation in float32
+# moves 4 bytes for each element of each tensor that it reads or writes.
 #
 # If bytes decide, fewer bytes should save time. Where in a network can you save them?
 
@@ -244,8 +245,8 @@ timing.claim(sentence, miss, at_least=8, evidence=turns)
 # - Activations, biases, dropout and optimizers use it once
 # - Write one of these in five operations, and in one
 #
-# Those of the second kind wait for data, and so does the addition of a residual.
-# Our example is the activation function GELU, which is $\frac{x}{2}\,(1 + \mathrm{erf}(x / \sqrt{2}))$. If erf counts as one operation, it has five:
+# The operations of the second line wait for data, and so does the addition of a residual. Our example is the activation function GELU, which is
+# $\frac{x}{2}\,(1 + \mathrm{erf}(x / \sqrt{2}))$. If erf counts as one operation, it has five:
 
 
 # %%
@@ -258,8 +259,8 @@ def gelu_in_five(x):
 
 
 # %% [markdown]
-# PyTorch also has a single operation, `gelu(x)`, which does the same arithmetic for one element after another before it writes anything. To predict
-# its advantage, count for both versions how many tensors they read or write. For example, the first line above reads one tensor and writes another.
+# PyTorch also has a single operation, `gelu(x)`, which finishes the whole arithmetic of an element before it writes that element. To predict its
+# advantage, count for both versions how many tensors they read or write. For example, the first line above reads one tensor and writes another.
 
 # %% tags=["hide-input", "predict", "slide", "slide-output"] minutes=1 axis=[0.5, 50]
 fusion_ratio = helpers.predict(
@@ -294,10 +295,10 @@ fusion.claim("five operations take longer than one", "five operations", at_least
 # ReLU makes the same point from the other side. It only compares each element with zero, and yet it saves little of `gelu`'s time, because it moves
 # the same two tensors. So do not look for a simpler function. Look for fewer bytes.
 #
-# To turn many operations into one that reads and writes once is called [*fusion*](glossary.md#fusion). You get it from PyTorch's own functions, such
-# as `gelu`, or from `torch.compile(gelu_in_five)`, which writes the single operation for you. Elements of 2 bytes instead of 4 halve the bytes once
-# more. In a layer of BERT that trains with PyTorch on a V100, element-wise operations and normalisations do 0.2 % of all
-# FLOP and take 39 % of the time ([Ivanov and others, 2021](https://arxiv.org/abs/2007.00072), published).
+# To turn many operations into one that reads and writes once is called [*fusion*](glossary.md#fusion). You get it from PyTorch's own functions,
+# such as `gelu`, or from `torch.compile(gelu_in_five)`, which writes the single operation for you. Elements of 2 bytes instead of 4 then halve
+# the bytes that are left. In a layer of BERT that trains with PyTorch on a V100, element-wise operations and normalisations do 0.2 % of all FLOP
+# and take 39 % of the time ([Ivanov and others, 2021](https://arxiv.org/abs/2007.00072), published).
 #
 # **To remember.** Most operations between the matrix products cost their bytes and not their arithmetic. GELU in five operations reads or writes 11
 # tensors, and fused into one it reads or writes 2.
@@ -337,8 +338,8 @@ print("the five calls: " + ", ".join(units.text(time_s, "s") for time_s in times
 # only once. Here it took 14 times as long as the median of the other four, in another process on the same core 48 times, and on an AMD EPYC 1,473
 # times (measured). If you time a short program by running it once, you have mostly timed its start.
 #
-# The later calls are *warm*, but they are not equal either, because a computer always has other things to do. Look for the slowest of your last
-# four. It pulls their mean up, but it hardly moves their median.
+# The later calls are *warm*, but they are not equal either, because a computer always has other things to do. Look at your last four. If one of
+# them is much slower than the others, it pulls their mean up, but it hardly moves their median.
 #
 # **Your turn.** Time a function yourself. The check brings a clock on which one of the warm calls takes far too long.
 
@@ -434,7 +435,8 @@ sentence = "in one more new process, the first product takes longer than a later
 timing.claim(sentence, fresh.cold_s / fresh.median_s, at_least=2, evidence=fresh)
 
 # %% [markdown]
-# In Part 1 the programs ran *in turns*, because a busy moment then makes all of them slower, and the ratio of their times survives.
+# A median protects one time, but a ratio needs one thing more. In Part 1 the programs ran *in turns*, because a busy moment then makes all of
+# them slower, and the ratio of their times survives.
 #
 # Does a warm median always give the same rate? Suppose that you copy matrices of three sizes, each of them alone and again and again. The copy goes
 # to a matrix that exists already, so no call asks for new memory. Our model gives all three the same rate, because it is the same program.
@@ -483,9 +485,10 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 # else has used the cache meanwhile, and [the appendix](appendix/00_start_here.ipynb) finds out what. So even our bet has two answers. The product took
 # 20 times as long as `a * b` in turns, and 33 times alone (measured), because `a * b` profits most from a cache.
 #
-# Here is what is most often forgotten about rates. A rate is not a property of a machine, as its weight is. It belongs to a machine *and* to what the machine
-# was doing when you measured it. So whenever you read a rate, in a data sheet or in your own notebook, ask what was running, on how much data, and
-# what had run before.
+# Here is what is most often forgotten about rates. A rate is not a property of a machine, as its weight is. It belongs to a machine *and* to
+# what the machine was doing when you measured it. So whenever you read a rate, in a data sheet or in your own notebook, ask what was running, on
+# how much data, and what had run before. The 13.1 GB/s of Part 1 served us well, because they came from a copy that ran just as `a * b` did, in
+# turns with the same programs and into a new matrix.
 #
 # **To remember.** Time warm calls and take the median, because a cold call took 14 times as long here and 1,473 times elsewhere. A rate holds under the conditions of its
 # measurement. The same copy on the same core moved 52 GB/s of a small matrix and 9.4 GB/s of a large one.
@@ -501,8 +504,9 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 # - Then a large one, on A100s
 # - Each time the rate comes from a smaller run of the same kind
 #
-# LeNet, a small network, learns to read handwritten digits of MNIST. Each run is a new process, as a training script is. Runs of one epoch and of
-# three take turns, three times, and we keep the fastest of each, because a disturbance can only add time.
+# LeNet, a small network, learns to read handwritten digits of MNIST. Each run is a new process, as a training script is. Runs of one epoch and
+# of three take turns, three times. With so few runs even a median may be disturbed, so here we keep the fastest of each, because a disturbance
+# can only add time.
 
 
 # %% tags=["hide-input", "run"]
@@ -631,16 +635,17 @@ miss = 6 * taken_s[1] / taken_s[6] if usable else None
 timing.claim(sentence, miss, at_least=1.2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# On our core six epochs should take 1.78 + 6 × 0.48, or 4.7 s (modelled). They took 5.0 s (measured), because all epochs do the same kind of work.
-# The rate was not quite constant, though. The last three epochs took 0.59 s each, and the start, which both runs share, hides part of this error.
+# On our core six epochs should take 1.78 + 6 × 0.48, or 4.7 s (modelled). They took 5.0 s (measured). That is near, because all epochs do the
+# same kind of work. But the rate was not quite constant. The last three epochs took 0.59 s each instead of 0.48 s, and the start of 1.78 s,
+# which every run pays, hides part of this error.
 #
-# Now a large run. The authors of LLaMA trained a model with 7 billion parameters on 1.0 trillion tokens in 82,432 GPU hours
-# ([Touvron and others, 2023a](https://arxiv.org/abs/2302.13971), Tables 2 and 15, published). Later they trained Llama 2 70B on 2.0 trillion tokens,
-# with the same kind of GPU, an A100 ([Touvron and others, 2023b](https://arxiv.org/abs/2307.09288)). The start is negligible here, so we need only
-# the work and the rate.
+# The same division works for a run that costs millions of times as much, if we can count its work. The authors of LLaMA trained a model with 7
+# billion parameters on 1.0 trillion tokens in 82,432 GPU hours ([Touvron and others, 2023a](https://arxiv.org/abs/2302.13971), Tables 2 and 15,
+# published). Later they trained Llama 2 70B on 2.0 trillion tokens, with the same kind of GPU, an A100 ([Touvron and others,
+# 2023b](https://arxiv.org/abs/2307.09288)). The start is negligible here, so we need only the work and the rate.
 #
-# The work is a count. In the forward pass each parameter costs two operations per token, a multiplication and an addition. The backward pass
-# computes two products of the same size, for the gradients of the weights and of the layer's input, which makes four more.
+# The work is a count. In the forward pass each parameter of a matrix costs two operations per token, a multiplication and an addition. The
+# backward pass computes two products of the same size, for the gradients of the weights and of the layer's input, which makes four more.
 
 # %%
 # parameters, from the published shapes of the matrices, which LLaMA 7B and Llama 2 7B share
@@ -650,8 +655,9 @@ print(f"the small model has {small:,} parameters, the large one {large:,}")
 print(f"each GPU did {rate:.3g} FLOP/s, {rate / 312e12:.0%} of the A100's data sheet")
 
 # %% [markdown]
-# The small run took 6 × 6.74 billion × 1.0 trillion, or 4.0·10²² operations. In 82,432 hours there are 3.0·10⁸ seconds, so each GPU did 1.36·10¹⁴
-# operations per second. We need not know why this was 44 % of the data sheet's rate. It is a rate, and we know its conditions.
+# The small run took 6 × 6.74 billion × 1.0 trillion, or 4.0·10²² operations. In 82,432 hours there are 3.0·10⁸ seconds, so each GPU did
+# 1.36·10¹⁴ operations per second. We need not know why this was 44 % of the data sheet's rate, as long as the large run has similar conditions,
+# and both papers name the same kind of GPU and of model.
 
 # %% tags=["hide-input", "predict", "slide", "slide-output"] minutes=1 axis=[100000, 10000000]
 large_hours = helpers.predict(
@@ -672,11 +678,13 @@ large_hours.reveal(modelled=hours, published=1_720_320, source=source)
 # million GPU hours, 2 % less than published. So small an error is luck, since for the six other models of the two papers the same division misses by
 # 5 to 21 %. The 6 cancels here, because both runs have it, but you need it as soon as the rate comes from a data sheet.
 #
-# In Part 1 it was wrong by a factor of 100 to count only operations, because the two programs did not wait for the same thing. Here both runs consist of
-# the same kind of large matrix products. Whatever keeps them below the data sheet keeps both of them there, so the rate of one holds for the other.
+# In Part 1 it was wrong by a factor of 100 to count only operations, because the two programs did not wait for the same thing. Here both runs
+# consist of the same kind of large matrix products. What keeps the one below the data sheet keeps the other there as well, so the rate of one is
+# a good estimate for the other.
 #
-# Turn it yourself. The figure begins with a third run, LLaMA with 65 billion parameters on 2,048 A100s. It says 22.5 days, and its authors report
-# about 21 (published). How many A100s train Llama 2 70B, with its 69 billion parameters, within a month? What can you train in a week on eight?
+# Turn it yourself. The figure begins with a third run, LLaMA with 65 billion parameters and 1.4 trillion tokens on 2,048 A100s. With 44 % of the
+# data sheet's rate it says 22.5 days, and the authors report about 21 (Touvron and others, 2023a, published). How many A100s train Llama 2 70B,
+# with its 69 billion parameters, within a month? What can you train in a week on eight?
 
 # %% tags=["hide-input"]
 start_here.explore_training()
@@ -685,8 +693,8 @@ start_here.explore_training()
 # By the model, Llama 2 70B takes 1.69 million GPU hours, and a month has 720, so about 2,340 A100s would train it within a month. In a week eight A100s do
 # 8 × 604,800 × 1.36·10¹⁴, or 6.6·10²⁰ operations. Divided by 6, these are enough for 1 billion parameters and 0.1 trillion tokens, for example.
 #
-# **To remember.** A training run takes about 6 × parameters × tokens operations. With the rate of a smaller run of the same kind, our predictions of
-# GPU hours were wrong by 2 to 21 %.
+# **To remember.** A training run takes about 6 × parameters × tokens operations. With the rate of another run of the same kind, our modelled GPU
+# hours were wrong by 2 to 21 %.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
@@ -695,9 +703,9 @@ start_here.explore_training()
 # 2. Fuse operations that wait for data.
 # 3. A rate holds under the conditions of its measurement.
 #
-# The matrix product took 20 times as long as the element-wise one, although it does 2,048 times the arithmetic. The reason is that `a * b` waits for
-# 12.6 MB of data, whereas `a @ b` uses each element 1,024 times, and one rate for bytes and one for operations predicted 22. When each program ran
-# alone the ratio was 33, because a rate holds only under the conditions of its measurement.
+# The matrix product took 20 times as long as the element-wise one, although it does 2,048 times the arithmetic. The reason is that `a * b` waits
+# for 12.6 MB of data, whereas `a @ b` uses each element 1,024 times, and one rate for bytes and one for operations said 22 (modelled). When each
+# program ran alone the ratio was 33, because a rate holds only under the conditions of its measurement.
 #
 # This is the method of the whole course. Count the work, find the rate, divide, compare, and look for what is missing.
 #

@@ -60,7 +60,7 @@ MIB = 2**20
 # - Once in the order of their addresses
 # - Once at random, and each line names the next
 #
-# Nothing on this page so far decides it, so write down what you believe.
+# The buffer is in ordinary pages of 4 KiB, which Part 2 explains. Nothing on this page so far decides the ratio, so write down what you believe.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.5, 1000]
 bet = helpers.predict(
@@ -220,8 +220,7 @@ print("stated by the system:", ", ".join(stated) or "no caches")
 # %% [markdown]
 # How do we know that main memory answered? A processor has an instruction that throws a line out of all caches, and after it the next load must
 # go to main memory. So we chase twice, once round and round, and once directly after all lines of the buffer were thrown out. If the second
-# chase takes much longer, a cache had answered the first. If it takes equally long, main memory had answered already. Each time is the fastest of many
-# short runs, because a disturbance can only add time.
+# chase takes much longer, a cache had answered the first. If it takes equally long, main memory had answered already.
 
 # %% tags=["run"]
 sizes = [2**power for power in range(15, 28)]  # 32 KiB to 128 MiB
@@ -266,31 +265,31 @@ sentence = "a load from main memory takes much longer than one from the first ca
 timing.claim(sentence, ratio, at_least=8, evidence=waits)
 
 # %% [markdown] tags=["explain"]
-# Follow the solid curve from the left. While the buffer fits into L1, a load takes a few nanoseconds, part of which is the arithmetic that turns the
-# number of a line into its address. Each further cache answers later, because a large memory takes room and signals need time to cross it. If
-# the dashed curve is far above the solid one, a cache had the lines. Where the two meet, throwing the lines out changes nothing, so
-# main memory had answered before. The shape of the solid curve alone could not tell you this, because main memory is flat just as a cache is.
+# Follow the solid curve, the chase round and round, from the left. While the buffer fits into L1, a load takes a few nanoseconds, part of which
+# is the arithmetic that turns the number of a line into its address. Each further cache answers later, because a large memory takes room and
+# signals need time to cross it. If the dashed curve, the chase after the flush, is far above it, a cache had the lines. Where the two meet,
+# throwing the lines out changes nothing, so main memory had answered before. The shape of the solid curve alone could not tell you this, because
+# main memory is flat just as a cache is.
 #
-# Between a cache and main memory, the solid curve is a mixture. For example, at most half of a buffer of twice the size of L2 can be in L2. If L2 answers in 7 ns and main memory
-# in 120 ns, an average load takes at least (7 + 120) / 2, or 64 ns. The arrow marks the largest buffer in which a load takes 1.5 times as long or longer after the flush.
+# Between a cache and main memory, the solid curve is a mixture of both. The arrow marks the largest buffer in which a load takes 1.5 times as
+# long or longer after the flush.
 #
 # In the smallest buffers the dashed curve can be lower, although all lines were thrown out. Their loads are so close to each other that the core takes them for a pattern
 # and fetches some lines early, by a prefetcher (Part 4). If we chase only through every eighth line, as for the last line above, a load takes about as long as in the large buffers.
 #
-# Do the curves meet at the size of your last cache, the last dotted line? On a laptop of your own they usually do. On a rented server they may meet much
-# earlier, because the whole server shares the stated cache, and most likely its other users have filled it. The server on which this lesson was written states an L3 of 300 MiB.
-# When its neighbours were busy, the curves met soon after L2, as if there were no L3 at all. In a quieter hour, a load in 4 MiB, twice the size of L2, took 46 ns (measured).
-# This is less than 64 ns, so then the L3 had some of our lines.
+# Do the curves meet at the size of your last cache, the last dotted line? On a laptop of your own they usually do. On a rented server they may
+# meet much earlier, because the whole server shares the stated cache, and most likely its other users have filled it. The server on which this
+# lesson was written states an L3 of 300 MiB. When its neighbours were busy, the curves met soon after L2, as if there were no L3 at all.
 #
-# **To remember.** A load takes a few nanoseconds in L1 and about 100 in main memory. The only caches that you can count on are those of your own core,
-# usually 0.5 to 2 MiB.
+# **To remember.** A load takes a few nanoseconds in L1 and about 100 in main memory. On a shared server the only caches that you can count on
+# are those of your own core, such as the 2 MiB of L2 on the server of this page.
 #
 # In the bet, with 512 MiB in ordinary pages, a load can take much longer still. What else can be slow, if main memory is already the last level?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Every address has to be translated"
 # ## Part 2: the cost of a page
 #
-# What does a load wait for besides its data? So far we had large pages, whereas the buffer of the bet has ordinary ones.
+# What does a load wait for besides its data? So far we had large pages, whereas for the buffer of the bet we have forbidden them.
 #
 # - Memory is handed out in pages, usually of 4 KiB
 # - A table says where each page really is
@@ -302,7 +301,7 @@ timing.claim(sentence, ratio, at_least=8, evidence=waits)
 # 2,048 pages of 4 KiB cover 8 MiB. If a translation is not there, the core must read it from the table first, and the table is in memory like
 # everything else.
 #
-# A program can also ask for pages of 2 MiB, on Linux with a call of `madvise`. Then 1,024 translations cover 2 GiB.
+# A program can also ask for pages of 2 MiB, on Linux with a call of `madvise`. Then even 1,024 translations cover 2 GiB.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 page = f"{mmap.PAGESIZE // 1024} KiB"
@@ -314,9 +313,10 @@ if not has_large:
     print("This system gives no pages of 2 MiB (or does not say so), so both are alike.")
 
 # %% [markdown]
-# If the second number above is not 2 MiB, as on macOS and in some containers, your two curves will be alike, but you can still predict.
-# The 512 MiB are 131,072 pages of 4 KiB, of which a TLB of 2,048 entries holds 1.6 %. So almost every load has to read an entry of the table first.
-# The table has 8 bytes per page, which makes 1 MiB. If its entries come from main memory, each load waits twice, and if they are in L2, hardly longer than once.
+# If the second number above is not 2 MiB, as on macOS and in some containers, your two curves will be alike, but you can still predict. The 512
+# MiB are 131,072 pages of 4 KiB, of which a TLB of 2,048 entries holds 1.6 %. So almost every load has to read an entry of the table first. The
+# table has 8 bytes per page, which makes 1 MiB. If its entries come from main memory, they double the wait of each load, and if they are in L2,
+# they add little.
 
 # %% tags=["predict"]
 pages = helpers.predict(
@@ -349,15 +349,16 @@ evidence = list(paged.values()) if has_large else ()
 timing.claim(sentence, slower if has_large else None, at_least=1.1, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# As long as the pages fit into the TLB, neither curve is clearly above the other. Far beyond it the small pages cost more, because the core first has to find out where
-# the data are, although the data are no farther away. The factor is less than 2 if a part of the table is still in the caches.
+# As long as the pages fit into the TLB, which for small pages is up to 8 MiB if it has 2,048 entries, neither curve is clearly above the other.
+# Far beyond it the small pages cost more, because the core first has to find out where the data are, although the data are no farther away. The
+# factor is less than 2 if a part of the table is still in the caches, or if the large pages wait for translations as well.
 #
-# The curve of the large pages may rise as well, although a TLB can translate 2 GiB of them. On a server in the cloud, which is a virtual
-# machine, the host translates every address a second time, and a look-up in both tables takes many more loads
-# ([Bhargava and others](https://doi.org/10.1145/1346281.1346286), 2008). This is a known cause of such a rise, but we have not tested whether it is the one here.
+# That curve may indeed rise, although a TLB can translate 2 GiB of them.  On a server in the cloud, which is a virtual machine, the host
+# translates every address a second time ([Bhargava and others](https://doi.org/10.1145/1346281.1346286), 2008), a known cause of such a rise
+# that we have not tested here.
 #
-# **To remember.** With pages of 4 KiB, a TLB of 2,048 entries covers 8 MiB, and far beyond it a random load also waits for its translation. On Linux, NumPy
-# asks for large pages from 4 MiB on.
+# **To remember.** With pages of 4 KiB, a TLB of 2,048 entries covers 8 MiB, and far beyond it a random load also waits for its translation. On
+# Linux, NumPy asks for large pages  from 4 MiB on.
 #
 # And your bet? The random walk makes 8.4 million loads, and each takes as long as the last point of the upper curve. Reading in order is the loop that
 # numba compiled above, on the same pages. Counted in bytes, both walks would take equally long.
@@ -542,10 +543,10 @@ ratio = added.candidate("columns").time_ratio / added.candidate("columns in L1")
 timing.claim(sentence, ratio, at_least=2, evidence=added)
 
 # %% [markdown] tags=["explain"]
-# The columns touch 16 times as many lines (counted), and they take about as many times as long. A second effect works in the same
-# direction. A processor can load neighbouring values together into one vector [register](glossary.md#register), and the values of a column are not neighbours. This is
-# why the columns take longer also in L1, where no line has to travel. But there they take only a small part of the time that the whole table
-# takes, as the last lines show. The rest is the wait for lines.
+# The columns touch 16 times as many lines (counted), and they take about as many times as long. A second effect works in the same direction. A
+# processor can load neighbouring values together into one vector [register](glossary.md#register), and the values of a column are not
+# neighbours. This is why the columns take longer also in L1, where no line has to travel. But rows and columns both take only a small part of
+# the time there that they take for the whole table, as the last lines show. Most of the difference is therefore the wait for lines.
 #
 # You can see this in your own program, because `x.stride()` says how many values apart two neighbours are along each axis.
 #
@@ -623,12 +624,13 @@ sentence = "a step of eight chases takes little longer than a step of one"
 timing.claim(sentence, ratios[3], at_most=2, evidence=steps)
 
 # %% [markdown] tags=["explain"]
-# Eight loads take hardly longer than one, because all of them wait at the same time. From some number on the dots rise in proportion, since then all buffers are
-# occupied. The second line of the answer divides the loads by the waits that they took, which is about the number of buffers of your core.
+# Eight loads take hardly longer than one, because all of them wait at the same time. From some number on the dots rise in proportion, since then
+# all buffers are occupied. The second line of the answer says how many waited together. It divides the number of loads in a step by the number
+# of single waits that the step took, and the result is about the number of buffers of your core.
 #
-# Now we can take the two differences of the bet apart. The random walk has a random order, and each of its addresses comes from the load before. The next function
-# reads the same lines, also in a random order, but this order is given beforehand. An embedding is read like this, because the batch contains
-# the numbers of all its rows.
+# We know now how many waits can overlap, and so we can take the two differences of the bet apart. The random walk has a random order, and each
+# of its addresses comes from the load before. The next function reads the same lines, also in a random order, but this order is given
+# beforehand. An embedding is read like this, because the batch contains the numbers of all its rows.
 
 
 # %%
@@ -669,12 +671,13 @@ ratio = (chase_s / gather_s) / (gather_s / loop_s)
 timing.claim(sentence, ratio, at_least=1.2, evidence=control)
 
 # %% [markdown] tags=["explain"]
-# In the same random order, known addresses make the loads many times as fast, because as many of them wait together as the core has buffers, or fewer if their translations take long.
-# So the linked list is slow above all because each address comes from the load before. The random order alone costs only the factor between the last two lines.
+# In the same random order, known addresses make the loads many times as fast, because as many of them wait together as the core has buffers, or
+# fewer if their translations take long. So the linked list is slow above all because each address comes from the load before. The random order
+# alone costs only the factor between the last two lines, on this page about 4.5 (measured).
 #
-# Reading in order does even better. A [hardware prefetcher](glossary.md#hardware-prefetcher) notices the pattern and fetches lines before the program
-# asks for them. It brings them into L2 and not into L1, so they need no line fill buffer. They are noted in another queue, behind L2, which has 48 places in
-# the same family (Bakhvalov, 2024, published).
+# Reading in order does even better. A [hardware prefetcher](glossary.md#hardware-prefetcher) notices the pattern and fetches lines before the
+# program asks for them. On their way from memory to L2 they occupy no line fill buffer, because they are noted in another queue, behind L2,
+# which has 48 places in the same family (Bakhvalov, 2024, published).
 #
 # How many lines are in flight at any moment? Suppose that lines arrive at a bandwidth $B$, in bytes per second, and that each is on its way for the
 # latency $\alpha$. Then [Little's law](glossary.md#littles-law) says that $B\,\alpha$ bytes are in flight. For example, at 16 GB/s and 120 ns they are
@@ -695,15 +698,16 @@ factor = core_lines * ordinary.chase_s[-1] / latency
 print(f"the bet: {core_lines:.1f} lines x {walk_wait} / {wait} = {factor:.1f} times")
 
 # %% [markdown] tags=["explain"]
-# For the wait we take that of main memory without a translation, because a loop in order needs a new page only once in 64 lines. The waits get longer when many lines
-# are on their way, so your core keeps at least as many in flight. The random walk has a single line in flight, and each of its waits includes
-# a translation. The last printed row multiplies these two causes, the lines in flight and the ratio of the two waits. Their product must be the bet, because
-# all come from the same times, so it tests nothing.
+# For the wait we take that of main memory without a translation, because a loop in order needs a new page only once in 64 lines. While many
+# lines are on their way, the real wait is longer, so the number is a lower bound. The random walk has a single line in flight, and each of its
+# waits includes a translation. The last printed row multiplies the lines in flight by the ratio of the two waits, which must give the bet,
+# because all come from the same times.
 #
 # **To remember.** Bytes in flight are bandwidth times latency. A core has 1 line in flight if each address comes from the load before. One of the Golden Cove family has
 # up to 16 if it knows the addresses, and up to 48 if the prefetcher can guess them.
 #
-# A core gets some 10 to 20 GB/s by looking ahead in a single program. An RTX 3090 has 936 GB/s. Does its memory answer so much faster?
+# A core gets some 10 to 20 GB/s by looking ahead in a single program, and the memory of the Ryzen above serves all of its cores with 51.2 GB/s.
+# An RTX 3090 has 936 GB/s. Does its memory answer so much faster?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A GPU waits longer, and has more that wait"
 # ## Part 5: how a GPU hides the wait
@@ -714,9 +718,10 @@ print(f"the bet: {core_lines:.1f} lines x {walk_wait} / {wait} = {factor:.1f} ti
 # - Its bandwidth is many times larger
 # - So far more bytes must be in flight
 #
-# A chase runs on a GPU as well, in a single thread. On an A40 at 1,740 MHz, a load took 19 ns from L1, 144 ns from L2 and 320 ns from the memory of the GPU (RRZE,
-# [gpu-benches](https://github.com/RRZE-HPC/gpu-benches), published as 33, 250 and 556 cycles). An RTX 3090 has the same chip, but other memory, whose wait is not in this source. Below we
-# suppose that it also answers in 320 ns.
+# A chase runs on a GPU as well, in a single thread. On an A40 at 1,740 MHz, a load took 19 ns from L1, 144 ns from L2 and 320 ns from the memory
+# of the GPU (RRZE, [gpu-benches](https://github.com/RRZE-HPC/gpu-benches), published as 33, 250 and 556 cycles). An RTX 3090, whose bandwidth we
+# know, has the same chip and other memory, whose wait is not in this source. So we borrow the wait of its sister card and suppose that it
+# answers in 320 ns too.
 #
 # Here is the chase of the A40 beside that of your core, together with your own GPU, if you have one, and with GPUs that readers have sent in:
 
@@ -726,10 +731,10 @@ gpus = memory_hierarchy.gpu_limits()
 plotting.show(memory_hierarchy.draw_gpus(paged[other], gpus), alt=alt)
 
 # %% [markdown]
-# Yet the RTX 3090 has a bandwidth of 936 GB/s (published). By Little's law, 936 GB/s × 320 ns, or 300 kB, have to be in flight at every moment. Who waits for all these bytes?
-# The GPU has 82 [multiprocessors](glossary.md#multiprocessor), which correspond to the cores of a CPU. A multiprocessor holds up to 1,536 *threads*, which all run the same program,
-# each with registers of its own. That makes 125,952 threads. The GPU starts them in groups of 32, called [warps](glossary.md#warp). Suppose that each waiting thread waits for
-# one float32, which is 4 bytes.
+# Yet the RTX 3090 has a bandwidth of 936 GB/s (published). By Little's law, 936 GB/s × 320 ns, or 300 kB, have to be in flight at every moment.
+# Who waits for all these bytes? The GPU has 82 [multiprocessors](glossary.md#multiprocessor), which correspond to the cores of a CPU. Each of
+# them holds up to 1,536 *threads*, which all run the same program, each with registers of its own. That makes 125,952 threads. The GPU starts
+# them in groups of 32, called [warps](glossary.md#warp). Suppose that each waiting thread waits for one float32, which is 4 bytes.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100]
 waiting = helpers.predict(
@@ -754,9 +759,10 @@ alt = "Bars of threads: one keeps a unit busy a tenth of the time, ten all the t
 plotting.show(memory_hierarchy.draw_threads(), alt=alt)
 
 # %% [markdown] tags=["explain"]
-# About 75,000 threads must wait, which is 59 % of all (modelled). So a GPU does not avoid the wait. It keeps so many threads that some of them always have their data, and it
-# runs those. In the drawing a single thread keeps an arithmetic unit busy for a tenth of the time, and ten threads keep it busy all the time, although none of them waits less.
-# Each waiting thread keeps its registers, and therefore a GPU has so many of them:
+# About 75,000 threads must wait, which is 59 % of all (modelled). So a GPU does not avoid the wait. It keeps so many threads that some of them
+# always have their data, and it runs those. In the drawing a single thread keeps an arithmetic unit busy for a tenth of the time, and ten
+# threads keep it busy all the time, although none of them waits less. Each waiting thread keeps its registers, and therefore a GPU has more
+# bytes of registers than of L2:
 
 # %% tags=["look"]
 registers = rtx_3090.cores * rtx_3090.core_register_bytes
@@ -773,9 +779,10 @@ print(f"RTX 3090: {registers:,} bytes of registers, {rtx_3090.l2_bytes:,} of L2 
 memory_hierarchy.explore_threads()
 
 # %% [markdown] tags=["explain"]
-# It is the H100. Its memory delivers 3,350 GB/s, and the same chip in a GH200 waits 347 ns (RRZE, published), so 1.16 MB must be in flight, which are 291,000 float32 values. But an H100
-# holds only 270,336 threads. If each thread loads four neighbouring values at once, 27 % of them suffice (modelled). Bandwidth has grown faster than the number
-# of threads. PyTorch's element-wise kernels load several values per thread, for example the one that a profile calls `vectorized_elementwise_kernel<4, ...>`.
+# It is the H100. Its memory delivers 3,350 GB/s, and the same chip in a GH200 waits 347 ns (RRZE, published), so 1.16 MB must be in flight,
+# which are 291,000 float32 values. But an H100 holds only 270,336 threads, 2,048 on each of 132 multiprocessors. If each thread loads four
+# neighbouring values at once, 27 % of them suffice (modelled). Bandwidth has grown faster than the number of threads.  PyTorch's element-wise
+# kernels do this.
 #
 # **To remember.** With a wait of 320 ns, an RTX 3090 needs 300 kB in flight, for example 75,000 threads that wait for one float32 each. An operation on fewer values ends before its memory
 # has ever reached full speed.
@@ -792,10 +799,10 @@ memory_hierarchy.explore_threads()
 # 2. Keep data next to each other, because memory moves lines.
 # 3. Keep addresses known, because loads that are known wait together.
 #
-# On the machine that built this page the random walk takes 49 times as long as reading in order (measured), because it has 1 line in flight and waits 252 ns for
-# each, for main memory and for a translation. In order, the prefetcher
-# keeps dozens of lines in flight, so a line arrives every few nanoseconds. The bet is the number of these lines times the ratio of the two waits. An RTX 3090 that waits 320 ns needs 300 kB in flight,
-# so that some 75,000 of its threads wait.
+# On the machine that built this page the random walk takes 49 times as long as reading in order (measured), because it has 1 line in flight and
+# waits 252 ns for each, for main memory and for a translation. In order, the prefetcher keeps dozens of lines in flight, so a line arrives every
+# few nanoseconds. Of the two differences, unknown addresses cost about 11 times here and the random order alone about 4.5 times (measured). An
+# RTX 3090 that waits 320 ns needs 300 kB in flight, so that some 75,000 of its threads wait.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas

@@ -108,9 +108,10 @@ per_parameter.reveal(modelled=2 + 2 + 4 + 4 + 4, counted=counted)
 # %% [markdown] tags=["explain"]
 # You might expect a saving, but there is none. A bfloat16 value has only eight significant bits, so an update that is smaller than 1/512 of its
 # parameter vanishes when the result is rounded. Fine-tuning makes such updates all the time, since at a learning rate of 10⁻⁵ Adam moves a
-# parameter of 0.02 by about 1/2,000 of its value. The optimizer therefore keeps a float32 copy of every parameter and adds the updates there. With
-# the two averages, which stay in float32 as well, the sum is 2 + 2 + 4 + 4 + 4 bytes. With `torch.autocast` all four values stay in float32, so it is
-# 4 × 4, the same number, and during the forward and the backward pass a copy of the weights in 16 bits comes on top. Mixed precision makes a step faster and its tokens cheaper, but not its parameters.
+# parameter of 0.02 by about 1/2,000 of its value. The optimizer therefore keeps a float32 copy of every parameter and adds the updates there.
+# With the two averages, which stay in float32 as well, the sum is 2 + 2 + 4 + 4 + 4 bytes. `torch.autocast` leaves all four values in float32,
+# which is 4 × 4 and so 16 bytes again, and during the forward and the backward pass it adds a copy of the weights in 16 bits. Mixed precision
+# makes a step faster and its tokens cheaper, but not its parameters.
 #
 # For Llama 2 7B this first line of the ledger is 6.74·10⁹ × 16 bytes, or 107.8 GB. The GPU would be full four times over before we have counted a
 # single token.
@@ -263,8 +264,8 @@ times_weights.reveal(modelled=modelled, counted=saved_bytes(lenet, images) / wei
 # The hook counts 2.05 million bytes, 12.4 times the weights (counted). Each image leaves 5,780 values of 4 bytes behind, and max pooling also saves the index
 # of each of its 1,120 maxima, an integer of 8 bytes. Together these are 32,080 bytes. The batch multiplies all of it by 64.
 #
-# Now count a block of Llama 2. This is the block, with the attention of [lesson 22](22_decoding.ipynb) inside. Its norms are PyTorch's LayerNorm, where Llama
-# has RMSNorm, because both save their input and hardly anything else.
+# Now count a block of Llama 2. This is the block, with the attention of [lesson 22](22_decoding.ipynb) inside. Llama has RMSNorm where we use
+# PyTorch's LayerNorm, which makes no difference here, because each saves its input and hardly anything else.
 
 
 # %% tags=["slide", "slide-code"] minutes=1 headline="A gated block: attention, then three linear layers" lines=[9, 12]
@@ -337,9 +338,10 @@ def saved_per_token(width, hidden):
 
 
 # %% [markdown]
-# Does your hook agree? We need no GPU and not even the memory for the block, because a tensor on the device *meta* has a shape and no data. The attention
-# is a fused one, an operator that computes all of it without saving the scores in between. Two blocks in a row save what one block saves, and then
-# the same again with the input of the second block. This difference is what we count.
+# Does your hook agree? We need no GPU and not even the memory for the block, because a tensor on the device *meta* has a shape and no data. The
+# attention is a fused one, an operator that computes all of it without saving the attention weights in between. Your `saved_bytes` leaves out
+# the model's input, so of a single block it would miss one vector. We therefore count two blocks in a row and subtract one, and what remains is
+# the second block with its input.
 
 
 # %%
@@ -363,8 +365,9 @@ print(f"your count {by_hand:,} (modelled), your hook {by_hook:,.0f} bytes per to
 # Together these are 8 × 4,096 + 4 × 11,008, or 76,800 values, which take 153,600 bytes. The hook finds 144 bytes more, because each of the two norms saves two numbers of 4 bytes
 # per token, and the attention saves one in each of its 32 heads. A token passes through 32 such blocks and leaves 4.9 MB behind. For 4,096 tokens that makes 20.1 GB, the second line of the ledger.
 #
-# A batch multiplies this line, because eight sequences save eight times 20.1 GB. This is what halving the batch shrinks. [Gradient accumulation](glossary.md#gradient-accumulation) shrinks it too, because it
-# runs one sequence after the other and adds up their gradients.
+# All of this was one sequence. A batch of eight saves eight times 20.1 GB, so this is the line that halving a batch shrinks. [Gradient
+# accumulation](glossary.md#gradient-accumulation) shrinks it too, because it runs one sequence after the other and adds up their gradients,
+# which have to stay in memory meanwhile.
 #
 # **To remember.** In bfloat16 a gated block saves $2\,(8h + 4f)$ bytes per token. A 7B saves 4.9 MB per token, so 4,096 tokens take 20.1 GB.
 #
@@ -373,7 +376,8 @@ print(f"your count {by_hand:,} (modelled), your hook {by_hook:,.0f} bytes per to
 # %% [markdown] tags=["slide"] minutes=2 headline="Attention computes a score for every pair"
 # ## Part 3: the bytes of a pair
 #
-# What does a step save for each pair of tokens? The attention that we have just counted saves no scores. Attention as older code computes it saves them.
+# What does a step save for each pair of tokens? The fused attention that we have just counted saves nothing of the kind. Plain attention, as
+# older code computes it, does.
 #
 # - Attention compares each token with each other
 # - The softmax turns the scores into attention weights
@@ -512,10 +516,11 @@ def alive(lives, moments):
 
 
 # %% [markdown]
-# Test it on a model of the same shape that is 32 times as narrow. It has four blocks of width 128, and it trains on one sequence of 256 characters in float32
-# with plain attention. Its 808,064 parameters take 16 bytes each, 12.9 MB. Each character leaves 4 × (8 × 128 + 4 × 344 + 4 × 256) bytes, or 13,696, in each
-# block, which makes 14.0 MB. The ledger of this model therefore adds up to 27.0 MB. The library follows a step on tensors without data and notes when each tensor is
-# made and when it is freed.
+# Test it on a model of the same shape that is 32 times as narrow. It has four blocks of width 128, and it trains on one sequence of 256
+# characters in float32 with plain attention. Its 808,064 parameters take 16 bytes each, 12.9 MB. In each block, a character leaves 8 × 128 + 4 ×
+# 344 values as before, and a row of 256 attention weights in each of 4 heads. That is 3,424 values of 4 bytes, or 13,696 bytes, and for 256
+# characters and four blocks 14.0 MB. The ledger of this model therefore adds up to 27.0 MB. The library follows a step on tensors without data
+# and notes when each tensor is made and when it is freed, and your `alive` adds up these lives.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[10000000.0, 40000000.0]
 peak = helpers.predict(
@@ -568,9 +573,10 @@ alt = "Parameters and state stay; saved activations climb through the forward pa
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Your running sum and a real step agree, on a CPU to the byte (measured). The peak stays below the sum of the ledger, because activations are largest when the
-# backward pass begins, and gradients when it ends. It consists of 9.7 MB for parameters and averages, of the saved activations, and of about 1 MB that an operator needs
-# only for a moment, such as the grey gradient of an attention matrix.
+# Your running sum and a real step agree to 1 % at least, and on this CPU to the byte (measured). The peak stays below the sum of the ledger,
+# because activations are largest when the backward pass begins, and gradients when it ends. It consists of 9.7 MB for parameters and averages,
+# of the saved activations, and of about 1 MB that an operator needs only for a moment, such as the gradient of an attention matrix, grey in the
+# picture.
 #
 # Back to the large model, and to your bet. We follow the operators of its step in the same way, on tensors without data, once with 4 blocks and once with 6. Every further block
 # adds the same bytes, so these two give the peak for all 32. (A step of the whole model gives it to the byte, and takes longer to follow.)
@@ -613,9 +619,10 @@ plain_sum = 16 * parameters + 32 * 4096 * saved_per_token(4096, 11_008)
 bet.reveal(modelled=plain_sum, counted=peaks[4096])
 
 # %% [markdown] tags=["explain"]
-# The ledger's sum of 127.9 GB was too much, and the peak is 116.1 GB (counted). When the backward pass begins, 14 bytes per parameter are alive, since only the gradients are missing. That is 94.3 GB. The saved
-# activations add 20.1 GB, and the loss adds 1.7 GB, mostly three float32 tensors of 4,096 × 32,000 logits. When the backward pass ends, all 16 bytes per parameter are alive, 107.8 GB,
-# but no activations. The peak is the larger of the two moments.
+# The ledger's sum of 127.9 GB was too much, and the peak is 116.1 GB (counted). When the backward pass begins, 14 bytes per parameter are alive,
+# since only the gradients are missing. That is 94.3 GB. The saved activations add 20.1 GB. The loss adds 1.7 GB, because at the end of the model
+# each of the 4,096 tokens has 32,000 logits, and three float32 tensors of that shape are most of it. When the backward pass ends, all 16 bytes
+# per parameter are alive, 107.8 GB, but no activations. The peak is the larger of the two moments.
 #
 # > peak ≈ the larger of (14 bytes × parameters + 5.3 MB × tokens) and (16 bytes × parameters)
 #
@@ -640,11 +647,15 @@ fall.reveal(modelled=modelled[0] - modelled[1], counted=peaks[2048] - peaks[1024
 # It falls by 8,192 bytes, which are the 1,024 token ids that are no longer there, and otherwise not at all. For both lengths we counted 108.3 GB, because the end of the
 # backward pass sets the peak, and no saved activation is left by then.
 #
-# The end needs 14.0 GB more than the beginning has without activations. Of these, 13.5 GB are the gradients, 2 bytes per parameter, and 0.5 GB is a float32 copy of one
-# large gradient inside the optimizer, which our line above leaves out. Until the end comes, this space is free for activations. At 5.3 MB per token, about 2,600
-# tokens fit into it. If a step has fewer, a shorter sequence saves no memory at all.
+# Leave out the bytes of the tokens for a moment. Without them the end needs 14.0 GB more than the beginning. Of these, 13.5 GB are the
+# gradients, 2 bytes per parameter, and 0.5 GB is a float32 copy of one large gradient inside the optimizer, which our line above leaves out. As
+# long as the gradients are missing, activations may use this space without raising the peak. At 5.3 MB per token, about 2,600 tokens fit into
+# it. If a step has fewer, a shorter sequence saves no memory at all. Gradient accumulation loses this space. From its second sequence on, the
+# gradients of the first are there when the backward pass begins, so the two no longer take turns, and the peak is the sum of 16 bytes per
+# parameter and 5.3 MB per token.
 #
-# **To remember.** The peak is a moment and not a sum. For a 7B in mixed precision, tokens raise it only above about 2,600 per step.
+# **To remember.** The peak is a moment and not a sum. For a 7B in mixed precision without gradient accumulation, tokens raise it only above
+# about 2,600 per step.
 #
 # You know now which bytes fill the memory. Which of them can a step do without?
 
@@ -743,9 +754,9 @@ def backward_by_blocks(blocks, x, loss):
 
 
 # %% [markdown]
-# The price is one more forward pass. Since a backward pass costs about two of them, a step costs four instead of three, 1.33 times as much arithmetic. The time grows
-# by more in a model as small as ours, because its operators are short and every block is called once more. We let the small model take steps with and without
-# checkpointing, in turns.
+# The price is one more forward pass. Since a backward pass costs about two of them, a step costs four instead of three, 1.33 times as much
+# arithmetic. In a model as small as ours the time need not follow the arithmetic, because Python's calls take much of it, and every block is
+# called once more. We let the small model take steps with and without checkpointing, in turns.
 
 # %% tags=["hide-input", "run"]
 checkpointed = working_set.LanguageModel(
@@ -770,7 +781,8 @@ sentence = "a step that saves only the inputs of blocks takes longer"
 timing.claim(sentence, ratio, at_least=1.1, at_most=1.8, evidence=steps)
 
 # %% [markdown] tags=["explain"]
-# In the large model, the 32 saved inputs of 4,096 × 4,096 values take 1.07 GB. So of the 20.1 GB at the beginning of the backward pass, 19.1 GB are gone.
+# That is the price, and in the large model we can count what it buys. The 32 saved inputs of 4,096 × 4,096 values take 1.07 GB. So of the 20.1
+# GB at the beginning of the backward pass, 19.1 GB are gone.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1000000000.0, 100000000000.0]
 saving = helpers.predict(
@@ -795,21 +807,25 @@ modelled = 14 * parameters + 5.3e6 * 4096 - 16 * parameters
 saving.reveal(modelled=modelled, counted=first - second)
 
 # %% [markdown] tags=["explain"]
-# It lowers the peak by only 7.8 GB, to 108.3 GB, although the beginning of the backward pass got 19.1 GB lighter. The fullest moment is now the end of the backward
-# pass, where checkpointing can change nothing. Turn the recipe yourself. For which recipes does checkpointing bring its full saving? And on which GPU could the bet have
-# been won?
+# It lowers the peak by only 7.8 GB, to 108.3 GB, although the beginning of the backward pass got 19.1 GB lighter. The fullest moment is now the
+# end of the backward pass, where checkpointing can change nothing. Turn the recipe yourself. For which recipes does checkpointing bring its full
+# saving? And which GPU is large enough for the step of the bet?
 
 # %% tags=["hide-input"]
 working_set.explore_memory()
 
 # %% [markdown]
-# So the parameters are the problem, and one division tells how large it is. In 24 GB, each of 6.74 billion parameters may take 3.6 bytes. Adam's averages shrink from 8 to
-# 2 bytes if they are stored in 8 bits (Dettmers and others, 2022), but a parameter then still takes 10. Plain SGD in bfloat16 has neither averages nor a copy, and takes 4, which is
-# still too much. To train every parameter here, a step must never hold all the gradients at once, or a memory outside of the GPU must hold a part. GaLore (Zhao and others, 2024) keeps gradients and averages small by projecting them, and
-# its authors pre-trained a 7B on a GPU with 24 GB (published).
+# So the parameters are the problem, and one division tells how large it is. In 24 GB, each of 6.74 billion parameters may take 3.6 bytes. Adam's
+# averages shrink from 8 to 2 bytes if they are stored in 8 bits (Dettmers and others, 2022), but a parameter then still takes 10. Plain SGD in
+# bfloat16 has neither averages nor a copy, so it would lose the small updates of Part 1, and it takes 4, which is still too much. To train every
+# parameter here, a step must never hold all the gradients at once, or a memory outside of the GPU must hold a part. GaLore (Zhao and others,
+# 2024) keeps the averages small by projecting the gradients, and updates layer by layer, so that a gradient is used as soon as it is there. Its
+# authors showed that a 7B can be pre-trained in 24 GB this way (published).
 #
-# The other way is to let only a few parameters learn. A frozen parameter needs no gradient, no averages and no copy, so it takes 2 bytes. LoRA (Hu and others, 2021) freezes the
-# model and adds two thin matrices to each linear layer, whose thin side is 16 here. All of them together have 40 million parameters, which take only 0.64 GB at 16 bytes each.
+# All of these recipes let every parameter learn. The other way is to let only a few of them. A frozen parameter needs no gradient, no averages
+# and no copy, so it takes 2 bytes. LoRA (Hu and others, 2021) freezes the model and adds two thin matrices beside its linear layers, in the
+# paper mostly those of attention and here all of them. Their thin side is 16. All of them together have 40 million parameters, which take only
+# 0.64 GB at 16 bytes each.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="One of five recipes fits into 24 GB"
 import pandas as pd
@@ -823,8 +839,10 @@ columns = ["bytes per parameter", "peak (counted)", "fits into 24 GB"]
 pd.DataFrame(rows, index=columns).T.rename_axis("recipe, 4,096 tokens")
 
 # %% [markdown] tags=["explain"]
-# LoRA alone does not fit. A frozen layer does not need its input for a gradient of its weights, but the adapter beside it has the same input and learns, so it is saved all the
-# same. The norms, the attention and the gate save theirs as well, because the gradient passes through them on its way. With checkpointing it fits, and now checkpointing takes its whole 19.1 GB off the peak, since the gradients of 7 billion parameters no longer set it.
+# LoRA alone does not fit. A frozen layer does not need its input for a gradient of its weights, but the adapter beside it has the same input and
+# learns, so it is saved all the same. The norms, the attention and the gate save theirs as well, because the gradient must pass through them to
+# reach the adapters of earlier layers. With checkpointing it fits, and now checkpointing takes its whole 19.1 GB off the peak, since the
+# gradients of 7 billion parameters no longer set it.
 #
 # **To remember.** Divide the memory by the number of parameters first. A 7B has 3.6 bytes per parameter in 24 GB, and any recipe that holds all parameters and all
 # gradients in 16 bits needs 4.
@@ -836,10 +854,12 @@ pd.DataFrame(rows, index=columns).T.rename_axis("recipe, 4,096 tokens")
 # 2. The peak is a moment, and not a sum.
 # 3. Checkpointing helps if activations set the peak.
 #
-# A training step of Llama 2 7B with Adam and 4,096 tokens needs 116.1 GB at its fullest moment, the beginning of the backward pass, so not even an H100 with 80 GB would have been enough.
-# Of these, 94.3 GB are 14 bytes per parameter and 20.1 GB are 4.9 MB per token, whereas fused attention has removed 34.4 GB of scores. With LoRA and checkpointing the model does
-# learn on your GPU, in 16.7 GB, although only 40 million added parameters change. All of these are counts of tensors, and `nvidia-smi` shows more, since it adds CUDA's own memory and the
-# memory that PyTorch's [caching allocator](glossary.md#caching-allocator) holds in reserve, some of it in pieces too small to use, which is called [fragmentation](glossary.md#fragmentation).
+# A training step of Llama 2 7B with Adam and 4,096 tokens needs 116.1 GB at its fullest moment, the beginning of the backward pass, so not even
+# an H100 with 80 GB would have been enough. Of these, 94.3 GB are 14 bytes per parameter, 20.1 GB are 4.9 MB per token and 1.7 GB are the loss,
+# whereas fused attention has removed 34.4 GB of attention weights. With LoRA and checkpointing the model does learn on your GPU, in 16.7 GB,
+# although only 40 million added parameters change. All of these are counts of tensors. `nvidia-smi` shows more, since it adds CUDA's own memory
+# and the memory that PyTorch's [caching allocator](glossary.md#caching-allocator) holds in reserve, some of it in pieces too small to use, which
+# is called [fragmentation](glossary.md#fragmentation).
 #
 # The [exercises](exercises/11_working_set_exercises.ipynb) count a convolution, a step with frozen layers and what an allocator reserves, and plan a model of your own. The
 # [appendix](appendix/11_working_set.ipynb) profiles time, compares tools that count operations, shows what autocast keeps, and takes AlexNet apart.
@@ -854,6 +874,6 @@ pd.DataFrame(rows, index=columns).T.rename_axis("recipe, 4,096 tokens")
 # | bytes per parameter, Adam | $16$, of which $14$ are alive when the backward pass begins |
 # | saved per token by a gated block | $2\,(8h + 4f)$ bytes |
 # | saved by plain attention besides | $2\,a\,n^2$ bytes per block |
-# | tokens at which scores outweigh all else | $n = \frac{8h + 4f}{a}$ |
-# | peak of a step, about | the larger of $14\,N + 2\,L\,n\,(8h + 4f)$ and $16\,N$ |
+# | tokens at which attention weights outweigh all else | $n = \frac{8h + 4f}{a}$ |
+# | peak of a step without its loss, about | the larger of $14\,N + 2\,L\,n\,(8h + 4f)$ and $16\,N$ |
 # | a step with checkpointing | four thirds of the arithmetic |

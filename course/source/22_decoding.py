@@ -15,7 +15,7 @@
 #     objectives:
 #       - write|wrote attention that keeps its keys and values, and in which query heads share them
 #       - predict|predicted the time of a decoding step from its bytes
-#       - say|said at how many users a GPU writes half as many tokens per second as it ever can
+#       - say|said at how many users a GPU writes half as many tokens per second as with an endless batch
 #       - explain|explained why half the bytes do not double the tokens per second
 #       - apply|applied the rule that accepts draft tokens and keeps the model's distribution
 # ---
@@ -23,11 +23,11 @@
 # %% [markdown] tags=["objectives"]
 # # Decoding
 #
-# What does a GPU do with its arithmetic units for 99.7 % of the time while it writes? Ask a language model a question, and the answer arrives piece by piece. Each piece is a
-# *token*, and each token costs a pass through the whole model. The next pass cannot begin earlier, because the new token is part of
-# its input. This loop is called [decoding](glossary.md#decoding). Take Llama 3 8B on an H100. A pass uses 7.5 billion parameters, each in one multiplication and one
-# addition, so a token takes 15 billion operations. By its data sheet the GPU can do 989 trillion operations per second, which would be
-# enough for 66,000 tokens. A single user of this GPU gets at most 223 (modelled).
+# What does a GPU do with its arithmetic units for 99.7 % of the time while it writes? Ask a language model a question, and the answer arrives
+# piece by piece. Each piece is a *token*, and each token costs a pass through the whole model. The next pass must wait for it, because the new
+# token is part of its input. This loop is called [decoding](glossary.md#decoding). Take Llama 3 8B on an H100. A pass uses 7.5 billion
+# parameters, each in one multiplication and one addition, so a token takes 15 billion operations. By its data sheet the GPU can do 989 trillion
+# operations per second, which would be enough for 66,000 tokens per second. A single user of this GPU gets at most 223 of them (modelled).
 #
 # If you remember the [roofline](glossary.md#roofline) of [lesson 02](02_compute_and_roofline.ipynb), you know the suspect already. A
 # weight that is used once must still be read once. At 2 bytes each, the 7.5 billion weights are 15 GB, and at the data sheet's 3,350 GB/s
@@ -38,8 +38,9 @@
 #
 # > time of a step = (bytes of the weights + sequences × bytes of one sequence's [KV cache](glossary.md#kv-cache)) / [bandwidth](glossary.md#bandwidth)
 #
-# The line holds as long as reading takes longer than computing, and we shall see where that ends. Part 1 creates its second term, because without it
-# everything would be much slower. Then we measure the first term, share it among users, shrink both, and in the end get more than one token out of a step.
+# The line holds as long as reading takes longer than computing, and we shall see where that ends. Part 1 builds its second term, the KV cache,
+# because a model without one computes the whole text again for every token. Then we measure the first term, share it among users, shrink both,
+# and get more than one token out of a step.
 
 # %% tags=["hide-input"]
 import torch
@@ -155,8 +156,9 @@ def attend_new(query, key, value, cache, position):
 
 # %% [markdown]
 # To watch a model decode, we have trained a small one to count. Its text is the numbers from one to ninety-nine in words, over and over, and a
-# token is a word or a comma. `models.Decoder` is a stack of blocks. This is one of them with your cache, for all heads and all sequences of a
-# batch at once. The new tokens take the positions from `start` on, because the cache already holds the tokens before them.
+# token is a word or a comma. `models.Decoder` is a stack of blocks. This is one of them, which does what your `attend_new` does for all heads
+# and all sequences of a batch at once. The new tokens take the positions from `start` on, because the cache already holds the tokens before
+# them.
 
 
 # %%
@@ -280,7 +282,8 @@ assert torch.equal(sequence[0], text[168 : 168 + 96])
 # had 6, 7, 8 and so on up to 95 tokens, which makes 4,545 in all. With a cache the first pass had 6 tokens and each of the other 89 had one, so
 # 95 tokens sufficed. The text is the same, token for token, because the cache holds the keys and values that would otherwise be recomputed.
 #
-# What does it hold? Llama 3 8B has 32 layers, and each stores a key and a value of 1,024 elements per token, in 2 bytes per element.
+# We have saved the computing, and pay for it with memory. How much does the cache hold? Llama 3 8B has 32 layers, and each stores a key and a
+# value of 1,024 elements per token, in 2 bytes per element.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000000]
 token_bytes = helpers.predict(
@@ -298,8 +301,8 @@ token_bytes.reveal(
 )
 
 # %% [markdown] tags=["explain"]
-# It keeps 32 × 2 × 1,024 × 2, or 131,072 bytes. You typed perhaps four letters for that token, so the model remembers more than 30,000 times as
-# many bytes as you wrote. A conversation of 2,000 tokens has a cache of 0.26 GB, and this is the number that the bet was still missing.
+# It keeps 32 × 2 × 1,024 × 2, or 131,072 bytes.  A conversation of 2,000 tokens has a cache of 0.26 GB, and this is the number that the bet was
+# still missing.
 #
 # **To remember.** Keys and values of old tokens never change, so keep them. One token of Llama 3 8B costs 131 kB.
 #
@@ -315,10 +318,10 @@ token_bytes.reveal(
 # - The larger the bandwidth, the sooner the token
 #
 # We count the weights first. A layer of Llama 3 8B has seven matrices. The query and the output projection have 4,096 × 4,096 weights each. Key
-# and value have 4,096 × 1,024, because this model has only 8 key-value heads for its 32 query heads, as Part 4 will explain. The feed-forward
-# layer is gated, so it has three matrices of 4,096 × 14,336 and not two. Together that makes 218 million weights per layer, and 6.98 billion in
-# 32 layers. The output head over the vocabulary adds 0.53 billion. The embedding table is as large again, but a step reads a single row of it,
-# so it does not count. What remains is 7.5 billion weights, or 15.0 GB.
+# and value have 4,096 × 1,024, because this model has only 8 key-value heads  for its 32 query heads. The feed-forward layer is gated, so it has
+# three matrices of 4,096 × 14,336 and not two. Together that makes 218 million weights per layer, and 6.98 billion in 32 layers. The output head
+# over the vocabulary adds 0.53 billion. The embedding table is as large again, but a step reads a single row of it, so it does not count. What
+# remains is 7.5 billion weights, or 15.0 GB.
 #
 # **Your turn.** Write the line as a function. All sequences share the weights, and each has a cache of its own.
 
@@ -424,21 +427,22 @@ sentence = "a prompt of 128 tokens takes less than a third of 128 steps"
 timing.claim(sentence, whole_prompt, at_most=128 / 3, evidence=passes)
 
 # %% [markdown] tags=["explain"]
-# The line is a floor and not a forecast. Your step took at least about as long as the one matrix, because it reads the same bytes. It usually takes
-# longer, because it consists of 33 smaller matrices and of everything between them, and all of this takes time that the line leaves out. A GPU
-# is no exception. The authors of gpt-fast measured 104.9 tokens per second for Llama 2 7B on an A100 with its power limited to 330 W
-# (published). Its 13.2 GB and the data sheet's 2,039 GB/s would allow 154, so their step reached 68 % of the bound.
+# The line is a floor and not a forecast. Your step took at least about as long as the one matrix, because it reads the same bytes. It usually
+# takes longer, because it starts 33 smaller products one after another and computes softmax, norms and additions between them, and the line
+# counts none of the time in which no weight is read. A GPU is no exception. The authors of
+# [gpt-fast](https://pytorch.org/blog/accelerating-generative-ai-2/) measured 104.9 tokens per second for Llama 2 7B on an A100 with its power
+# limited to 330 W (published). Its 13.2 GB and the data sheet's 2,039 GB/s would allow 154, so their step reached 68 % of the bound.
 #
-# The second line above is about prefill. The same weights can serve many tokens of a prompt in one pass, so a prompt is read much faster than
-# an answer is written. But arithmetic then counts as well, because every token brings operations of its own. A weight of 2 bytes costs two
-# operations per token, so 100 tokens need 100 operations for each byte. In the time in which the H100 reads a byte, it can do 989 / 3.35, or 295
-# operations. A prompt of 2,000 tokens lies far above that. It takes 2 × 7.5·10⁹ × 2,000, or 3·10¹³ operations, which need 75 ms at 400 TFLOP/s,
-# about the rate that the training of Llama 3 405B reached on each H100 (Grattafiori and others, 2024, published), a
-# [model FLOPs utilisation](glossary.md#model-flops-utilisation) of 40 %. In those 75 ms the model could
-# have written 17 tokens of an answer.
+# The last measurement above is of prefill. The same weights can serve many tokens of a prompt in one pass, so a prompt is read much faster than
+# an answer is written. But arithmetic then counts as well, because every token brings operations of its own. A weight of 2 bytes takes part in
+# two operations per token. That is one operation per byte and token, so 100 tokens need 100 operations for each byte that is read. In the time
+# in which the H100 reads a byte, it can do 989 / 3.35, or 295 operations, so with fewer than 295 tokens the reading takes longer, and with more
+# the arithmetic. A prompt of 2,000 tokens lies far above that. It takes 2 × 7.5·10⁹ × 2,000, or 3·10¹³ operations, which need 75 ms at 400
+# TFLOP/s, about the rate that the training of Llama 3 405B reached on each H100 (Grattafiori and others, 2024, published), a [model FLOPs
+# utilisation](glossary.md#model-flops-utilisation) of 40 %.
 #
-# **To remember.** One user gets at most bandwidth divided by the bytes of the weights, which for 15 GB on an H100 is 223 tokens per second. Up to
-# 295 tokens fit into the same pass before arithmetic limits it.
+# **To remember.** One user gets at most bandwidth divided by the bytes of the weights, which for 15 GB on an H100 is 223 tokens per second. By
+# the data sheet up to 295 tokens fit into the same pass before arithmetic limits it, and at 400 TFLOP/s, which a large training reaches, 120.
 #
 # A prompt fills a pass with the tokens of one user. Can the next tokens of many users fill it as well?
 
@@ -474,12 +478,13 @@ columns = ["a step", "tokens per second for each", "for the owner"]
 pd.DataFrame(rows, index=columns).T.rename_axis("users")
 
 # %% [markdown] tags=["explain"]
-# For 64 users the caches take 5.0 ms and a step 9.5 ms, so each user gets 105 tokens per second (modelled). That is less than half of the 223, but it
-# is thirty times the 64th part, and it is still faster than anybody reads. The last row of the table looks poor. Three times as many users bring the
-# owner not even half as much again, because most of the bytes are now caches, which are not shared. The weights are 15.0 GB and a cache is
-# 0.26 GB, so the two weigh the same at 57 users. At that number the owner sells half of what even an endless batch
-# could bring, because half of the time goes to the weights. Beyond it, most of each step goes to the caches. At about 240 users the
-# GPU is full, since 80 GB less 16 GB for the whole model leaves no more room.
+# For 64 users the caches take 5.0 ms and a step 9.5 ms, so each user gets 105 tokens per second (modelled). A single user with a text of 2,000
+# tokens gets 219, a little less than the 223 of the bet, because the cache is read too. So each of the 64 keeps nearly half of the speed, and
+# thirty times the 64th part of it, which is still faster than anybody reads. The last row of the table looks poor. Three times as many users
+# bring the owner not even half as much again, because most of the bytes are now caches, which are not shared. The weights are 15.0 GB and a
+# cache is 0.26 GB, so the two weigh the same at 57 users. There the owner sells half of what even an endless batch could bring, because half of
+# the time goes to the weights.  At about 240 users the GPU is full, since the whole model takes 16 GB of its 80 GB, and the other 64 GB hold no
+# more caches.
 #
 # Turn it yourself. Where do the caches outweigh the weights if each text has 8,000 tokens? Which batch still gives everybody 50 tokens per second?
 
@@ -487,9 +492,9 @@ pd.DataFrame(rows, index=columns).T.rename_axis("users")
 decoding.explore_step()
 
 # %% [markdown]
-# With 8,000 tokens each, the caches outweigh the weights from 15 users on, and up to 49 users get 50 tokens per second. All of this is modelled, so let us
-# see what your machine says. Eight sequences bring eight caches, but those are small here, with 65 tokens in
-# each. The line therefore promises hardly any difference between one sequence and eight.
+# With 8,000 tokens each, the caches outweigh the weights from 15 users on, and up to 49 users get 50 tokens per second. All of this is modelled,
+# so let us see what your machine says. Eight sequences bring eight caches, but those are small here, with 65 tokens in each. The line therefore
+# promises little difference between one sequence and eight.
 
 # %% tags=["predict"]
 eight = helpers.predict(
@@ -526,8 +531,8 @@ sentence = "16 sequences in one step take less than half of 16 steps"
 timing.claim(sentence, ratios[4], at_most=8, evidence=steps)
 
 # %% [markdown] tags=["explain"]
-# The measured step grows faster than the bytes promise, as the dots above the line show. The next experiment says where it happens. We time a single matrix product, without the
-# rest of a step, and change only the number of rows that it multiplies, one row per sequence, so that nothing else can take the time.
+# The measured step grows faster than the bytes promise, as the dots above the line show. Does the time go into the products or between them? We
+# time a single matrix product, without the rest of a step, and change only the number of rows that it multiplies, one row per sequence.
 
 # %% tags=["hide-input", "run"]
 rows = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 24, 32)
@@ -541,12 +546,12 @@ alt = "With more rows one product takes longer, although it reads the same matri
 plotting.show(decoding.draw_rows(rows, measured=taken), alt=alt)
 
 # %% [markdown] tags=["explain"]
-# The matrix has the same bytes for any number of rows, yet on most processors a few rows take longer than one. A kernel keeps the sums of a
-# certain number of rows in [registers](glossary.md#register) while the matrix streams past, and for more rows it goes through the matrix again. Where the dots rise in
-# steps, you see such passes. A library can also have a better kernel for larger numbers of rows, and then the time falls again. The line stays a floor, and a kernel must be written to reach it.
+# The matrix has the same bytes for any number of rows. If a few rows take longer than one in your picture, the kernel is the likely reason. It
+# keeps the sums of its rows in [registers](glossary.md#register) while the matrix streams past. If they have room for the sums of four rows,
+# say, then eight rows need two passes through the matrix.   The line stays a floor.
 #
-# **To remember.** When the caches weigh as much as the weights, the owner sells half of what any batch could bring. For Llama 3 8B that happens at 114,500 tokens in all sequences
-# together, for example 57 users with 2,000 tokens each.
+# **To remember.** When the caches weigh as much as the weights, the owner sells half of what an endless batch would bring. For Llama 3 8B that
+# happens at 114,500 tokens in all sequences together, for example 57 users with 2,000 tokens each.
 #
 # Bytes now limit the user and the owner alike. Which of them can we do without?
 
@@ -560,11 +565,11 @@ plotting.show(decoding.draw_rows(rows, measured=taken), alt=alt)
 # - A weight can have fewer bits
 # - Neither shortens the part of a step that does not read
 #
-# The cache of Llama 3 8B has been shrunk already. Llama 2 7B has the same 32 layers and the same width, yet it keeps 524,288 bytes per token, four
-# times as many, because each of its 32 query heads has a key and a value of its own. In
-# [grouped-query attention](glossary.md#grouped-query-attention) (Ainslie and others, 2023) four query heads share one key-value head. The model can
-# still ask 32 different questions of every token, and it gets the answers from 8 sets of keys. Without this, the caches of our 64 users would take
-# 67 GB, which would not even fit beside the weights.
+# The cache of Llama 3 8B has been shrunk already. Llama 2 7B has the same 32 layers and the same width, yet it keeps 524,288 bytes per token,
+# four times as many, because each of its 32 query heads has a key and a value of its own. In [grouped-query
+# attention](glossary.md#grouped-query-attention) (Ainslie and others, 2023) four query heads share one key-value head. The model can still ask
+# 32 different questions of every token, and it gets the answers from 8 sets of keys, with a quality close to that of 32 sets, as the authors
+# found. Without this, the caches of our 64 users would take 67 GB, which would not even fit beside the weights.
 #
 # **Your turn.** Each of N sequences has one new token, with `queries` (N, heads, d), and its `keys` and `values` (N, kv_heads, t, d). Of 8 query
 # heads and 2 key-value heads, heads 0 to 3 share the first and 4 to 7 the second. `scaled_dot_product_attention` accepts several rows of queries
@@ -618,9 +623,9 @@ def grouped(queries, keys, values):
 
 
 # %% [markdown]
-# A shorter program would copy each key-value head four times and then call the attention that you already have. How much does the copy cost? A quarter of the bytes is read, all 32 heads are written, and then
-# all 32 are read again. Together that is 2.25 times the bytes of 32 stored heads, so the copy costs more than the sharing saved. Without it a quarter is
-# read, which is 0.25 / 2.25, or 0.11 times as many bytes.
+# A shorter program would copy each key-value head four times and then call the attention that you already have.  A quarter of the bytes is read,
+# all 32 heads are written, and then all 32 are read again. Together that is 0.25 + 1 + 1, or 2.25 times the bytes of 32 stored heads, so the
+# copy costs more than the sharing saved. Without the copy a quarter is read, which is 0.25 / 2.25, or 0.11 times as many bytes.
 
 # %% tags=["hide-input", "run"]
 query = torch.randn(1, 32, 128, device=device)
@@ -672,19 +677,17 @@ int8.reveal(
 )
 
 # %% [markdown] tags=["explain"]
-# They measured 155.6 tokens per second, which is only 1.48 times as many (published). If these 3 ms stay as they are, 8 bits shorten a token from 9.5
-# to 6.3 ms and bring a factor of 1.51, close to the published one. Do not trust it too quickly, however. The same authors write that "even just
-# copying memory struggles to break 85%" of the bandwidth ([PyTorch blog](https://pytorch.org/blog/accelerating-generative-ai-2/), 2023). At 85 % the
-# reading takes 7.6 ms, only 1.9 ms stay, and the factor should be 1.67. Then the 8-bit weights must cost something extra, for example their
-# conversion back to 16 bits. Two numbers cannot tell these explanations apart.
+# They measured 155.6 tokens per second, which is only 1.48 times as many (published). If these 3 ms stay as they are, 8 bits shorten a token
+# from 9.5 to 6.3 ms and bring a factor of 1.51, close to the published one. Do not trust it too quickly, however, because the two numbers can
+# also be explained in another way, as the [appendix](appendix/22_decoding.ipynb) shows.
 #
 # For the 64 users of the bet, 8-bit weights shorten the step from 9.5 to 7.2 ms. With 8-bit caches too it takes 4.7 ms, and each user gets 211
-# tokens per second (modelled).
+# tokens per second (modelled). This is the line alone, so a GPU that keeps its other milliseconds will stay below it, as gpt-fast did.
 #
 # **To remember.** Four query heads per key-value head divide the cache by four. Halving the bytes halves only the time that reads them, so 8-bit
 # weights brought 1.48 times the tokens and not 2.
 #
-# All this makes a step shorter. Can a step also give more than one token?
+# All this shortens a step. Can a step also give more than one token?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A draft proposes, and the model checks"
 # ## Part 5: more than one token per step
@@ -696,9 +699,9 @@ int8.reveal(
 # - The large model checks all four in one pass
 # - It accepts the first ones, and adds one of its own
 #
-# This is [speculative decoding](glossary.md#speculative-decoding). The text must not change by it. The model samples its tokens at random, so a draft
-# token may be accepted only in a way that keeps the model's own distribution. Take three tokens with the model's probabilities $p$ and the
-# draft's $q$.
+# This is [speculative decoding](glossary.md#speculative-decoding). A draft must not change what the model writes. In Part 1 we always took the
+# largest logit, but a chat program usually samples each token at random. So a draft token may be accepted only in a way that keeps the model's own
+# distribution. Take three tokens with the model's probabilities $p$ and the draft's $q$.
 #
 # | token | a | b | c |
 # |---|--:|--:|--:|
@@ -776,14 +779,14 @@ alt = (
 plotting.show(decoding.draw_acceptance(model, draft, accept, resample), alt=alt)
 
 # %% [markdown] tags=["explain"]
-# The picture is the proof. On the left is what the draft proposes. Its purple part is accepted, which is $\min(p, q)$ of each token, and its grey part
-# is rejected. On the right, the resampled tokens fill each column exactly up to $p$. There is always just enough to fill, because $p$ and $q$ both
-# add up to 1, so all that was proposed too often equals all that was proposed too rarely.
+# The picture shows why this keeps the distribution. On the left is what the draft proposes. Its purple part is accepted, which is $\min(p, q)$
+# of each token, and its grey part is rejected. On the right, the resampled tokens fill each column exactly up to $p$. There is always just
+# enough to fill, because $p$ and $q$ both add up to 1, so all that was proposed too often equals all that was proposed too rarely.
 #
-# When a draft token is rejected, all that follow it are lost, because they continue a text that no longer exists. So the second draft token counts
-# only if the first was accepted as well, and so on. If each is accepted with probability 0.7, four of them bring 0.7 + 0.7² + 0.7³ + 0.7⁴ tokens on average, which is 1.77.
-# The pass always adds one token of its own, because the model also knows what follows the last accepted token. Together that is 2.77 tokens per pass. A worse
-# draft brings fewer.
+# When a draft token is rejected, all that follow it are lost, because they continue a text that no longer exists. So the second draft token
+# counts only if the first was accepted as well, and so on. If each is accepted with probability 0.7, four of them bring 0.7 + 0.7² + 0.7³ + 0.7⁴
+# tokens on average, which is 1.77. The pass always adds one token of its own. After a rejection that is the resampled one, and after four
+# acceptances the model samples the next, whose probabilities it has from the same pass. Together that is 2.77 tokens per pass.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 5]
 per_pass = helpers.predict(
@@ -807,8 +810,9 @@ per_pass.reveal(modelled=modelled, simulated=float(tokens_per_pass.double().mean
 # Then a pass with four of them costs 1.2 steps. The user's tokens come 2.77 / 1.2, or 2.3 times as fast with the better draft, but only 1.2 times as
 # fast with the worse one.
 #
-# Now let our counting model write with drafts and your rule. As its draft we take a table of which token followed each token in the text that we trained
-# on, and then one that looks at three tokens. The second is a best case, because the model writes that very text.
+# Now let our counting model write with drafts and your rule. It is nearly certain of each token, so its text can be compared word for word. As
+# its draft we take a table of which token followed each token in the text that we trained on, and then one that looks at three tokens. The
+# second is a best case, because the model writes that very text.
 
 # %% tags=["run", "nbval-ignore-output"]
 alone, passes_of = sequence[0, 6:].tolist(), {}
@@ -828,13 +832,13 @@ sentence = "a pass over 5 tokens takes less than 4 steps"
 timing.claim(sentence, five, at_most=4, evidence=passes)
 
 # %% [markdown] tags=["explain"]
-# The text is the same with both drafts. The good one needed 18 passes where the model alone needs 90, because all of its tokens were accepted, four per
-# pass. The bad one is rejected often, and needed about 56 (counted). Whether this pays depends on the price of a pass over five tokens,
-# which the last line gives for your machine in steps. On the H100 it should be hardly more than one step for a single user, because the pass reads the same bytes. On a processor it can be nearly
-# two, since the product by rows has shown how a few rows cost more than one, and then good drafts gain little.
+# The text is the same with both drafts. The good one needed 18 passes where the model alone needs 90, because all of its tokens were accepted,
+# four per pass. The bad one is rejected often, and needed about 56 (counted). Whether this pays depends on the price of a pass over five tokens,
+# which the last line gives for your machine in steps. On the H100 it should be hardly more than one step for a single user, because the pass
+# reads the same bytes. On a CPU it can be nearly two, as the product of a few rows in Part 3 has shown, and then good drafts gain little.
 #
-# A batch uses the same idle arithmetic. On the H100, 59 users with five tokens each make 295 tokens in a pass, and from there on arithmetic makes every further draft
-# token cost time.
+# A single user leaves much arithmetic idle, but many users need it themselves. On the H100, 59 users with five tokens each make 295 tokens in a
+# pass. From there on arithmetic limits the products with the weights, and every further draft token costs time.
 #
 # **To remember.** Four draft tokens, each accepted with probability 0.7, give 2.77 tokens per pass. On an H100 checking them is nearly free while all
 # users together have fewer than about 295 tokens in a pass, by the arithmetic of the data sheet.
@@ -844,12 +848,12 @@ timing.claim(sentence, five, at_most=4, evidence=passes)
 #
 # 1. Users share the weights, and not their caches.
 # 2. Keys and values that heads share take fewer bytes.
-# 3. Drafts keep the text and save passes.
+# 3. Drafts keep the model's distribution and save passes.
 #
-# Each of the 64 users gets 105 tokens per second, because they share 15.0 GB of weights but not the 16.8 GB of their caches. A single user keeps the
-# GPU's arithmetic 0.3 % busy and 64 users 10 %, and beyond 57 users most of each step goes to the caches. Grouped heads have divided
-# the caches by four, 8-bit weights and caches would double each user's speed to 211, and drafts that are accepted with probability 0.7 give a single user
-# about 2.3 times as many tokens. Nearly all of this came from one line, whose first term you have measured on your own machine.
+# Each of the 64 users gets 105 tokens per second, because they share 15.0 GB of weights but not the 16.8 GB of their caches. A single user keeps
+# the GPU's arithmetic 0.3 % busy and 64 users 10 %. Grouped heads have divided the caches by four, 8-bit weights and caches could bring each
+# user up to 211 by the line alone, and drafts that are accepted with probability 0.7 give a single user about 2.3 times as many tokens. The
+# first four parts needed one line, and on your own machine you have seen that it is a floor.
 #
 # The [exercises](exercises/22_decoding_exercises.ipynb) choose how far to draft, count how many texts fit beside the weights, and judge a web
 # page's tokens per second. How fewer bits change what a model writes, and how several GPUs divide the weights, is in

@@ -96,6 +96,21 @@ pd.DataFrame(rows, index=["largest change of a probability", "tokens as before"]
 # small change decides between them, and the text goes another way. How a large model is rounded so that its quality stays is the subject of
 # [lesson 16](../16_numbers_of_few_bits.ipynb).
 #
+# ## Why did half the bytes not give twice the tokens?
+#
+# With weights of 16 bits gpt-fast took 9.5 ms per token and with 8 bits 6.4 ms, a factor of 1.48 (published). The lesson explained it by 3 ms that do not
+# read weights and so stay. This is what remains if 13.2 GB are read at the data sheet's bandwidth. But the same authors write that "even just
+# copying memory struggles to break 85%" of it ([PyTorch blog](https://pytorch.org/blog/accelerating-generative-ai-2/), 2023). So there are two
+# ways to divide the 9.5 ms.
+#
+# | bandwidth | reading in 16 bits | everything else | a token in 8 bits | factor |
+# |---|--:|--:|--:|--:|
+# | of the data sheet | 6.5 ms | 3.1 ms | 6.3 ms | 1.51 |
+# | 85 % of it | 7.6 ms | 1.9 ms | 5.7 ms | 1.67 |
+#
+# The first way is close to the published factor. If the second one is right, the 8-bit weights must cost something extra, for example their conversion
+# back to 16 bits. Two numbers cannot tell these explanations apart.
+#
 # ## Where does a published bandwidth come from?
 #
 # Beside its tokens per second, the table of gpt-fast has a column "Memory Bandwidth (GB/s)". We multiply the bytes of all weights on one GPU by the
