@@ -14,3 +14,4 @@ from ._report import (
     OperationProfile as OperationProfile,
     OperatorOperations as OperatorOperations,
 )
+from ._specs import Call as Call, Work as Work

@@ -167,10 +167,10 @@ def register(
 
     ``operator`` is what ``torch.library.custom_op`` returns, one of ``torch.ops``, or its name
     ("course::scaled_tanh", "aten::sort"). ``rule`` and ``backward`` take the call and return its
-    work in one phase, most simply by :func:`work`; without ``backward`` the gradient is taken to
-    cost nothing. ``call.inputs`` and ``call.outputs`` are its tensors in order (``.shape``,
-    ``.numel``, ``.bytes``), ``call.output`` is the first result, ``call.args`` and ``call.kwargs``
-    hold tensors and options as they were given::
+    work in one phase, most simply by :func:`work`; without ``backward`` a gradient is not counted,
+    and the profile says so. ``call.inputs`` and ``call.outputs`` are its tensors in order
+    (``.shape``, ``.numel``, ``.bytes``), ``call.output`` is the first result, ``call.args`` and
+    ``call.kwargs`` hold tensors and options as they were given::
 
         operations.register(scaled_tanh, lambda call: operations.work(call, flops=3 *
         call.output.numel))
@@ -209,7 +209,7 @@ def register(
             "flops=...)"
         )
     registered_rule = Rule(
-        _guard_rule(rule, name), _guard_rule(backward, name) if backward else _no_work
+        _guard_rule(rule, name), _guard_rule(backward, name) if backward else lambda _: None
     )
     rules = _REGISTERED.setdefault(name, [])
     rules.append(registered_rule)

@@ -44,7 +44,11 @@ class Spec(NamedTuple):
 
 
 class Call:
-    """One operator as it was called: specs stand where tensors stood."""
+    """One operator as it was called: specs stand where tensors stood.
+
+    ``inputs`` and ``outputs`` are the specs of its tensors in order, with ``shape``, ``numel`` and
+    ``bytes``; ``args`` and ``kwargs`` hold its arguments as they were given. Lesson 11.
+    """
 
     __slots__ = ("args", "causal", "inputs", "kwargs", "may_multiply", "name", "node_id",
                  "operator", "outputs", "owner")  # fmt: skip
@@ -222,7 +226,7 @@ def shape_only(tensor: Tensor, *, requires_grad: bool = False) -> Tensor:
 
 class Work(NamedTuple):
     """MACs executed and useful, FLOPs, and bytes: activations read, weights read, results
-    written.
+    written. Lesson 11.
     """
 
     macs: int = 0
@@ -258,10 +262,12 @@ NOTHING = Work()
 
 
 class Rule(NamedTuple):
-    """How an operator is counted: a function for its forward and one for its backward pass."""
+    """How an operator is counted: a function for its forward and one for its backward pass, which
+    returns None where it does not know.
+    """
 
     forward: Callable[[Call], Work]
-    backward: Callable[[Call], Work]
+    backward: Callable[[Call], Work | None]
 
 
 def traffic(operands: Sequence[Spec], results: Sequence[Spec], flops: int = 0) -> Work:

@@ -10,8 +10,9 @@ returns. Inside a run nothing is waited for: on CUDA, launching one call overlap
 one before, as in a training loop. The time of a call is the time of its run over ``calls_per_run``.
 
 **What is left out.** The first call (``cold_s``) and the warm-up runs that find ``calls_per_run``
-are in no statistic. Python's garbage collector is off during a run; between two runs it is as it
-was.
+are in no statistic, but for a warm-up run that alone spends the budget: it counts, because another
+one would cost as much again. Python's garbage collector is off during a run; between two runs it is
+as it was.
 
 Lesson 00.
 """

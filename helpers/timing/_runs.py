@@ -366,11 +366,12 @@ def measure(
     budget is spent.
 
     The docstring of :mod:`helpers.timing` states the boundary. ``cold_s`` is the first call made
-    here, timed alone. Then come warm-up runs, which choose ``calls_per_run`` so that a run is far
-    above the clock's resolution (100 us on a CPU, 2 ms on CUDA), and the runs that count:
-    ``minimum_s``, ``median_s`` and ``iqr_s`` (75th less 25th percentile, linear interpolation) are
-    seconds a call over ``runs`` runs. ``budget_s`` is for what follows the cold call; the warm-up,
-    a last run and two runs in any case may overrun it. ``fn`` is called an unknown number of times.
+    here, timed alone. Then come warm-up runs, which choose ``calls_per_run`` so that a run takes at
+    least 100 us on a CPU and 2 ms on CUDA, far above the clock's resolution, and the runs that
+    count: ``minimum_s``, ``median_s`` and ``iqr_s`` (75th less 25th percentile, linear
+    interpolation) are seconds a call over ``runs`` runs. ``budget_s`` is for what follows the cold
+    call; the warm-up, a last run and two runs in any case may overrun it. ``fn`` is called an
+    unknown number of times.
 
     ``stable`` means: at least 8 runs over a tenth of the budget; the distribution-free 95 %
     interval of the median is within 2 % of it; the medians of the first and the second half differ
@@ -380,8 +381,9 @@ def measure(
     Else ``reason`` says which failed first; nothing is raised, no warning is given.
 
     ``device`` is what is waited for at both ends of a run, ``"cpu"`` or ``"cuda"``; by default the
-    current CUDA device where this process has used CUDA, else the CPU. On CUDA a
-    :class:`CudaTiming` comes back. ``clock`` is for tests.
+    current CUDA device where this process has used CUDA, else the CPU. Another accelerator, such as
+    MPS, is not waited for, so ``fn`` has to do it. On CUDA a :class:`CudaTiming` comes back.
+    ``clock`` is for tests.
 
     Raises TypeError or ValueError for a bad argument, RuntimeError for CUDA where there is none; an
     exception in ``fn`` passes unchanged.

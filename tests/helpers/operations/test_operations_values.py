@@ -343,6 +343,21 @@ def test_a_rule_of_ones_own(name):
     assert profile.not_counted == ()
 
 
+def test_a_gradient_without_a_rule_is_not_counted():
+    model = Functional(
+        lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2)
+    )
+    with operations.register(_product, lambda call: operations.work(call, macs=3 * 4 * 2)):
+        profile = profile_ops(model, (3, 4))
+        inference = profile_ops(model.requires_grad_(False), (3, 4))
+    assert profile.forward_macs == inference.forward_macs == 3 * 4 * 4 + 3 * 4 * 2
+    # of the layer before, since that of the product is not known
+    assert profile.backward_macs == 3 * 4 * 4
+    assert profile.not_counted == profile.may_hold_products
+    assert profile.not_counted == ("operation_tests.product.default",)
+    assert inference.not_counted == ()
+
+
 def test_a_rule_can_be_taken_back_in_any_order():
     model = Functional(
         lambda m, x: _product(m.layer(x), m.w), layer=nn.Linear(4, 4), w=weight(4, 2)
