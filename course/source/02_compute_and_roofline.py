@@ -15,7 +15,7 @@
 #     objectives:
 #       - compute|computed the least time of a layer from its bytes and its operations
 #       - decide|decided by an experiment whether a model or a library is wrong
-#       - predict|predicted from how many tokens on a machine is busy
+#       - predict|predicted how many tokens keep the arithmetic of a machine busy
 #       - write|wrote a matrix product in tiles that uses each byte many times
 #       - explain|explained why a small network takes many times its least time
 # ---
@@ -29,10 +29,11 @@
 # 280 ms. You have reason to distrust this, because in [lesson 00](00_start_here.ipynb) the operations alone were wrong by a factor of 100. But
 # can you say what is right before you run the program?
 #
-# Behind it is the question of everybody who has ever watched a progress bar. Why is it not faster? There are only four answers. The program waits for
-# its bytes, or it waits for its arithmetic, or it is not a good program, or it does so little that you mostly pay for calling it. Each answer has its own
-# remedy, and some remedies are expensive. If your program waits for bytes, a GPU with twice the arithmetic waits just as long, although it looks more
-# impressive while it does so. This lesson tells the four answers apart, with three formulas and one experiment.
+# Behind it is the question of everybody who has ever watched a progress bar. Why is it not faster? Four answers cover nearly every case. The
+# program waits for its bytes, or it waits for its arithmetic, or it is not a good program, or it does so little that you mostly pay for calling
+# it. Each answer has its own remedy, and some remedies are expensive. If your program waits for bytes, a GPU with twice the arithmetic waits
+# just as long, although it looks more impressive while it does so. This lesson tells the four answers apart, with three formulas and a few
+# experiments.
 #
 # [Lesson 01](01_memory_hierarchy.ipynb) ended by asking how many operations per byte keep the arithmetic busy. Here you count them. *Our core* is the core that wrote
 # this page, one of an Intel Xeon server, and all measured times in the text come from it. The outputs are your machine's once you have run the page.
@@ -88,10 +89,10 @@ bet
 #
 # > least time = the larger of bytes / bandwidth and FLOP / peak
 #
-# The bandwidth has to be that of a program that only reads, because the layer hardly writes. A common test of a memory adds two arrays
-# into a third one, and it moves 14.7 GB/s here (measured). By that rate the weights would take 18.3 ms, and the layer would beat its own
-# least time. A bound is only as good as its two rates, so we take the fastest of several loops that do nothing but read the weights. They run in turns
-# with the layer, and of each program the fastest run counts, because a disturbance can only add time.
+# The bandwidth has to be that of a program that only reads, because the layer hardly writes. A common test of a memory adds two arrays into a
+# third one, and it moves 14.7 GB/s here (measured). At the 14.7 GB/s of that test the weights would take 18.3 ms, and the layer, with its 17.5
+# ms, would be faster than its own least time. A bound is only as good as its two rates, so we take the fastest of several loops that do nothing
+# but read the weights. They run in turns with the layer, and of each program the fastest run counts, because a disturbance can only add time.
 
 # %% tags=["run"]
 side = 8192
@@ -274,13 +275,14 @@ over_least = tried_s["ours"] / least_s[16] if tried_s else None
 timing.claim(sentence, over_least, at_most=2.5, evidence=[tried, turns] if tried else ())
 
 # %% [markdown] tags=["explain"]
-# On our core the program took 20.2 ms (measured). The library, in turns with it, took 43.5 ms. So the model is at most 25 % too low, and the
-# other 23 ms are the library's own. This is no disgrace, because a library has to be good at every shape, whereas our program is useless for any
-# other. But what does it do in this time?
+# On our core the program took 20.2 ms (measured). The library, in turns with it, took 43.5 ms. So the least time of 16.2 ms is at most a fifth
+# too low, and the other 23 ms are the library's own. This is no disgrace, because a library has to be good at every shape, whereas our program
+# is useless for any other. But what does it do in this time?
 #
 # One guess is that the library overlaps nothing, so that it takes the sum of the two times. That would be 16.2 + 12, or 28.2 ms, which would
-# explain a large part of the loss. It is tempting to stop here, but a guess that was made to fit a number has not been tested by it. So we let it predict another one. You
-# need the least time of one token, which is that of its bytes, and the arithmetic per token. Both are printed above for your machine.
+# explain almost half of the loss. It is tempting to stop here, but a guess that was made to fit a number has not been tested by it. So we let it
+# predict another one. You need the least time of one token, which is that of its bytes, and the arithmetic per token. Both are printed above for
+# your machine.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
 four = helpers.predict("If the library overlaps nothing, how long do four tokens take?", "ms")
@@ -321,13 +323,15 @@ else:
     print("PyTorch has no library here that takes a packed matrix.")
 
 # %% [markdown] tags=["explain"]
-# In turns with one token, four tokens then took 1.5 times as long as one, instead of 2.4 times (measured), so most of their loss was the copy. Sixteen
-# tokens gained less, with 2.1 instead of 2.4 times, so for them it is not the whole answer.
+# In turns with one token, four tokens then took 1.5 times as long as one, instead of 2.4 times (measured), so for them the copy was most of the
+# loss. Sixteen tokens gained less, with 2.1 instead of 2.4 times, although a copy of the same weights should cost both the same. So a part of
+# the answer is still missing, and we stop the search here.
 #
-# Now you can draw the picture that gives this lesson its name. Divide the FLOP by the least time, and you get the highest rate that an operation can
-# reach on a machine. It depends only on the FLOP per byte of the operation, its [arithmetic intensity](glossary.md#arithmetic-intensity). The rate rises
-# with the intensity as long as the bytes decide, and from the peak on it stays flat. This is the [roofline](glossary.md#roofline)
-# ([Williams, Waterman and Patterson](https://doi.org/10.1145/1498765.1498785), 2009).
+# How far each program is from its bound can be seen in one picture, which gives this lesson its name. Divide the FLOP by the least time, and you
+# get the highest rate that an operation can reach on a machine. It depends only on the FLOP per byte of the operation, its [arithmetic
+# intensity](glossary.md#arithmetic-intensity). The rate rises with the intensity as long as the bytes decide, and once it has reached the peak,
+# it stays flat. This is the [roofline](glossary.md#roofline) ([Williams, Waterman and Patterson](https://doi.org/10.1145/1498765.1498785),
+# 2009).
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="One token waits for its weights" untitled=true
 library_s = {tokens: fastest_s[f"{tokens}"] for tokens in inputs}
@@ -348,7 +352,7 @@ plotting.show(figure, alt=alt)
 # **To remember.** A missed bound proves nothing until a second program has tried. For sixteen tokens ours took 1.25 times the least time, and the
 # library 2.69 times.
 #
-# In a good program, then, fifteen of sixteen tokens are free. Where does the free ride end?
+# In a good program, then, fifteen of sixteen tokens are almost free. Where does the free ride end?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="The corner says how many tokens to collect"
 # ## Part 3: the tokens that keep a machine busy
@@ -360,10 +364,10 @@ plotting.show(figure, alt=alt)
 # - At the corner both times are equal
 #
 # The free ride ends at the corner of the roof, which is called the [ridge point](glossary.md#ridge-point). Our core can do 179 / 16.7, or 10.7
-# operations in the time in which one byte arrives, so each byte must be used for that many to keep it busy. A float32 weight has 4 bytes, and each token
-# uses it for two operations. So $n$ tokens bring $n/2$ operations per byte, and 21 tokens reach the corner. Sixteen are below it, whereas
-# sixty-four are beyond it and need at least 48 ms, because now their arithmetic takes that long. The library took 72.5 ms (measured). This is
-# the second formula.
+# operations in the time in which one byte arrives, so each byte has to serve 10.7 operations, or the arithmetic is not busy. A float32 weight
+# has 4 bytes, and each token uses it for two operations. So $n$ tokens bring $n/2$ operations per byte, and about 21 tokens reach the corner.
+# Sixteen are below it, whereas sixty-four are beyond it and need at least 48 ms, because now their arithmetic takes that long. The library took
+# 72.5 ms (measured). This is the second formula.
 #
 # > break-even tokens = (peak / bandwidth) × (bytes per weight / 2)
 
@@ -396,8 +400,8 @@ print(f"at 400 TFLOP/s: {400e12 * per_byte_s:.0f} tokens")
 print(f"one token gets {1 / h100_tokens:.1%} of the arithmetic")
 
 # %% [markdown] tags=["explain"]
-# The 2 bytes and the two operations cancel, so the answer is 989 / 3.35, or 295 tokens. Below that number you pay for the weights, and a further token
-# costs nothing.
+# A weight has 2 bytes and serves two operations per token, which cancel, so the answer is 989 / 3.35, or 295 tokens. Below that number you pay
+# for the weights, and by the model a further token costs nothing.
 #
 # Be careful with this number, for three reasons. First, the data sheet also prints 1,979 TFLOP/s, "with sparsity". That is for matrices of which half the
 # elements are left out, and yours are probably complete. Second, inputs and results are bytes too. For the 4,096 × 14,336 matrices of Llama 3 8B they
@@ -433,12 +437,13 @@ else:
 #
 # **To remember.** On an H100 a bfloat16 product needs about 300 tokens before arithmetic limits it. Our core needs 21.
 #
-# All of this assumes that a weight travels once and is then used 300 times. Who makes sure of that?
+# All of this assumes that a weight travels once and is then used many times. Who makes sure of that?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A naive kernel reads each value again and again"
 # ## Part 4: a byte that is used three hundred times
 #
-# How does a program use a byte three hundred times? We begin with a program that does not, because it shows what has to change.
+# How does a program use a byte many times? We look at an older GPU and at float32, where 38 operations per byte are enough, and begin with a
+# program that does not reach them, because it shows what has to change.
 #
 # - Each element of the product gets a thread of its own
 # - For each multiply-add the thread reads two values
@@ -613,9 +618,11 @@ print(f"tiles of 32 x 32 allow {32 / wanted:.0%} of the peak")
 # but one of its [multiprocessors](glossary.md#multiprocessor) has 102 kB. With 32 × 32, an element for each of the 1,024 threads that a block can have, 21 % of the peak are possible.
 # Faster kernels let a thread compute many elements and keep their sums in registers, which is the same idea one memory nearer.
 #
-# Is all well, then, once the bytes are near? On our core, three matrices of 240 × 240 take 0.69 MB and stay in the L2 [cache](glossary.md#cache). A product has 40 operations
-# for each of their bytes, far beyond the corner, so its arithmetic should decide. The core can start two multiply-adds per cycle, each on 16 values, and a
-# result is ready after four cycles ([Agner Fog](https://www.agner.org/optimize/), "Instruction tables"). A core of AMD's Zen 4 takes two steps for 16 values, so it starts half as many. The naive program adds one product after the other to the same sum.
+# That was the side of the bytes. Is all well, then, once they are near? On our core, three matrices of 240 × 240 take 0.69 MB and stay in the L2
+# [cache](glossary.md#cache). A product has 40 operations for each of their bytes, far beyond the corner, so its arithmetic should decide. The
+# core can start two multiply-adds per cycle, each on 16 values, and a result is ready after four cycles ([Agner
+# Fog](https://www.agner.org/optimize/), "Instruction tables"). A core of AMD's Zen 4 takes two steps for 16 values, so it starts half as many.
+# The naive program adds one product after the other to the same sum.
 
 # %% tags=["slide", "slide-code"] minutes=2 lines=[6, 9] headline="The same four lines, with two loops exchanged"
 NAIVE = """
@@ -695,15 +702,15 @@ faster = exchanged_s / naive_s if product_s else None
 timing.claim(sentence, faster, at_most=1 / 2, evidence=orders or ())
 
 # %% [markdown] tags=["explain"]
-# The bytes are near, the arithmetic is idle, and still the naive program waits, because it waits for itself. Each addition needs the result of the one
-# before, so in four cycles the program does one multiply-add, whereas the core could do 2 × 16 × 4, or 128. On our core it takes 12.3 / 0.154, or
-# 80 times its least time and not 128 times, because the core begins the next sum before the last one is finished.
-# [The appendix](appendix/02_compute_and_roofline.ipynb) simulates this.
+# The bytes are near, the arithmetic is idle, and still the naive program waits, because it waits mostly for itself. Each addition needs the
+# result of the one before, so in four cycles the program does one multiply-add, whereas the core could do 2 × 16 × 4, or 128. On our core it
+# takes 12.3 / 0.154, or 80 times its least time and not 128 times, because the core begins the next sum before the last one is finished. [The
+# appendix](appendix/02_compute_and_roofline.ipynb) simulates this.
 #
-# If you exchange the two inner loops, neighbouring multiply-adds belong to different sums. They need not wait for each other, they fill a vector, and the
-# second matrix is read along its rows. The operations are the same, and the program is 24 times as fast. So the art of the library, which is
-# considerable, brings a factor of 2.9, and the other 24 are two lines that change places. If somebody offers you a kernel that is 71 times as fast, ask
-# kindly what it was compared with.
+# If you exchange the two inner loops, neighbouring multiply-adds belong to different sums. They need not wait for each other, they fill a
+# vector, and the second matrix is read along its rows. The operations are the same, and the program is 24 times as fast. So the art of the
+# library, which is considerable, brings a factor of 2.9, and the factor of 24 comes from two lines that change places. If somebody offers you a
+# kernel that is 71 times as fast, ask kindly what it was compared with.
 #
 # **To remember.** Tiles of $t \times t$ in float32 bring $t/4$ operations per byte. The peak is only for operations that need not wait for each other, and
 # two exchanged loops brought a factor of 24.
@@ -762,8 +769,8 @@ print(f"one image {image_us:.3g} us, its calls alone {calls_us:.3g} us in a row"
 print(f"and {singly_us:.3g} us if each is timed by itself")
 
 # %% [markdown] tags=["explain"]
-# On our core it took 278 µs, 68 times as long (measured). The eleven calls alone take 203 µs in a row and add up to
-# 185 µs if each is timed by itself (measured), so most of the time is calls. They give us the third formula.
+# On our core it took 278 µs, 68 times as long (measured). The eleven calls alone take 203 µs in a row and add up to 185 µs if each is timed by
+# itself (measured), so most of the time is calls. They give us the third formula, which takes each call by itself.
 #
 # > time of a network = sum over its operations of (least time + call)
 #
@@ -877,9 +884,9 @@ evidence = [one_image, many_images, roofs_of([*layers, *batch])]
 timing.claim(sentence, nearer, at_most=1 / 2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# On our core it predicts 189 µs, so 89 of the 278 µs are still missing, most visibly in the first convolution. But the formula tells you what
-# to do. A processor with twice the peak and twice the bandwidth would save 2 µs of 278. Fewer calls save more, for example in a compiled model, and so
-# does more work per call, because 256 images at once took only 7.7 times their least time (measured).
+# On our core it predicts 189 µs, so 89 of the 278 µs are still missing, most visibly in the first convolution. But the formula tells you what to
+# do. By the formula, a processor with twice the peak and twice the bandwidth would save 2 µs. Fewer calls save more, for example in a compiled
+# model, and so does more work per call, because 256 images at once took only 7.7 times their least time (measured).
 #
 # **To remember.** The cheapest call costs about 4.1 µs here. Our core could do 730,000 operations in that time, so for anything smaller you mostly
 # pay the call.
@@ -895,9 +902,10 @@ timing.claim(sentence, nearer, at_most=1 / 2, evidence=evidence)
 # 2. A second program decides between model and library.
 # 3. An H100 needs about 300 tokens, and each call costs time.
 #
-# In a program that is written for them, sixteen tokens need hardly more time than one, because the 268 MB of weights travel once for all of them. On the machine of this page the model says
-# 16.2 ms, and our own program took 20.2. PyTorch took 40.3 ms, 2.3 times as long as for one token, and now you can say why it is not faster. Its
-# bytes need 16 ms, its arithmetic needs 12 ms of the same time, and the rest is the program.
+# In a program that is written for them, sixteen tokens need hardly more time than one, because the 268 MB of weights travel once for all of
+# them. On the machine of this page the model says 16.2 ms, and our own program took 20.2. PyTorch took 40.3 ms, 2.3 times as long as for one
+# token, and now you can say what it waits for. Its bytes need 16 ms, its arithmetic needs 12 ms of the same time, and the rest is the program,
+# of which a part was the copy of the weights.
 #
 # When something is too slow, do the two divisions before you buy anything. If the time is near the larger one, you know which number of the data sheet to
 # pay for, and on an H100 the border is at 300 tokens. If it is far above both, look at the program and its calls before you look at another machine.

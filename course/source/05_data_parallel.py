@@ -28,12 +28,12 @@
 # ([transformers, issue 9371](https://github.com/huggingface/transformers/issues/9371), published). Each GPU had half the work, and the training took half
 # as long again.
 #
-# The two GPUs exchanged nothing but their gradients. So this exchange can cost more than all the computing, and before you rent GPUs you will want to know
-# when it does. Suppose that you plan a language model of 7 billion parameters and 140 billion tokens. A token costs about six operations per parameter
-# ([lesson 00](00_start_here.ipynb)), which makes 5.9·10²¹ [FLOP](glossary.md#flop). An H100 did about 400 TFLOP/s in the training of Llama 3 405B
-# ([Llama Team](https://arxiv.org/abs/2407.21783), 2024, Table 4, published), and at this rate a single H100 needs 170 days. You rent eight, each in a machine
-# of its own with a port of 100 Gbit/s Ethernet. In every step each GPU gets 8,192 tokens of its own, and then the eight average their gradients and make
-# the same update. At best they need 21 days.
+# The two GPUs exchanged little but their gradients. So this exchange can cost more than all the computing, and before you rent GPUs you will
+# want to know when it does. Suppose that you plan a language model of 7 billion parameters and 140 billion tokens. A token costs about six
+# operations per parameter ([lesson 00](00_start_here.ipynb)), which makes 5.9·10²¹ [FLOP](glossary.md#flop). An H100 did about 400 TFLOP/s in
+# the training of Llama 3 405B ([Llama Team](https://arxiv.org/abs/2407.21783), 2024, Table 4, published), and at this rate a single H100 needs
+# 170 days. You rent eight, each in a machine of its own with a port of 100 Gbit/s Ethernet. In every step each GPU gets 8,192 tokens of its own,
+# and then the eight average their gradients and make the same update. At best they need 21 days.
 #
 # [Lesson 04](04_sources_of_parallelism.ipynb) found that the gradients of a batch's examples do not wait for each other, so that many GPUs can share a
 # batch. Here we ask how many times as fast they then are, and we build the training to find out. Four real processes on your CPU play the GPUs. They have
@@ -456,9 +456,9 @@ larger_ring.reveal(modelled=(63 / 64) / (3 / 4), counted=sent_bytes[64] / sent_b
 # With 4 ranks each sends 6 quarters of the gradient, and with 64 it sends 126 pieces of a 64th. That is 1.5 and 1.97 times the gradient, so the answer is
 # 1.31.
 #
-# The price is the number of messages, because each pays the [latency](glossary.md#latency) of the link again, the time before its first byte arrives. For
-# 200 kB on four ranks the ring sends six messages of 50 kB, one after the other. With 10 MB/s and 5 ms of latency they take 6 × (5 + 5), or 60 ms
-# (modelled).
+# What the ring does not save is the number of messages, each of which pays the [latency](glossary.md#latency) of the link again, the time before
+# its first byte arrives. For 200 kB on four ranks the ring sends six messages of 50 kB, one after the other. With 10 MB/s and 5 ms of latency
+# they take 6 × (5 + 5), or 60 ms (modelled).
 #
 # **Your turn.** How long does any ring take? The [bandwidth](glossary.md#bandwidth) is in bytes per second.
 
@@ -545,8 +545,8 @@ both.claim(sentence, "gather_broadcast", at_least=1.3, simulated=True)
 # - DDP collects gradients in [buckets](glossary.md#bucket)
 # - A full bucket travels while other layers compute
 #
-# The gradient of the last layer can travel while the other layers are still computing. A bucket has 25 MiB by default, and DDP sends each as soon as it is
-# full.
+# The gradient of the last layer can travel while the other layers are still computing. A bucket has 25 MiB by default , and DDP sends each as
+# soon as it is full.
 #
 # Take a model that is small enough to follow by hand. Each of its four layers needs 10 ms in the forward pass and 40 ms in the backward pass, and has a
 # gradient of 100 kB, which is one bucket. The forward pass ends after 40 ms, and the buckets are full after 80, 120, 160 and 200 ms. A link of 10 MB/s with 2
@@ -722,8 +722,8 @@ for count in (4, 256):
 print(f"one interruption in {54 * 24 / 419:.1f} hours")
 
 # %% [markdown]
-# **To remember.** If the link keeps up, only the last bucket sticks out, here 27 of 227 ms. The slowest rank decides, and among 256 one is nearly always
-# slow.
+# **To remember.** If the link keeps up, only the last bucket sticks out, here 27 of 227 ms. The slowest rank decides, and if each is late in one
+# step of a hundred, one of 256 is late nearly always.
 #
 # The link of the small model kept up. The one between your eight H100s will not.
 
@@ -774,10 +774,9 @@ for what, days in options.items():
     print(f"{what}: {days:.0f} days")
 
 # %% [markdown] tags=["explain"]
-# No schedule can make the step shorter than its traffic of 1.96 s. DDP comes close to this bound. The last layer has its gradient after
-# 0.287 + 0.573 / 32, or 0.305 s, and from then on the port is never idle. The traffic ends after 2.265 s, and the step with it. In that time the eight GPUs
-# have learned from 65,536 tokens, whereas a single one would have managed 21,570. They are 3.04 times as fast (modelled). Meta's 400 TFLOP/s include some
-# waiting, so a GPU that only computes is faster and hides even less.
+# No schedule can make the step shorter than its traffic of 1.96 s. DDP comes close to this bound. The last layer has its gradient after 0.287 +
+# 0.573 / 32, or 0.305 s, and from then on the port is never idle. The traffic ends after 2.265 s, and the step with it. In that time the eight
+# GPUs have learned from 65,536 tokens, whereas a single one would have managed 21,570. They are 3.04 times as fast (modelled).
 #
 # Eight times the hardware still needs 56 of the 170 days. With a float32 model under `torch.autocast` it even needs 104, because the gradients are float32
 # as well, and the traffic doubles.
@@ -887,7 +886,7 @@ pd.DataFrame(rows).T
 data_parallel.explore_link()
 
 # %% [markdown]
-# Is this true outside our model? Test it on the two RTX 3090, again without NVLink. In the run of the first paragraph each GPU had 4 sequences of 128
+# Is this true outside our model? Test it on the two RTX 3090 without NVLink. In the run of the first paragraph each GPU had 4 sequences of 128
 # tokens in a step, or 512 tokens. A step took 19.56 s / 400, or 48.9 ms, on one GPU, and 150.1 ms on two, so the exchange added 101 ms.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 2]
@@ -923,11 +922,11 @@ for index, run in enumerate(data_parallel.TWO_GPUS):
 pd.DataFrame(rows).T.set_index("GPT-2, parameters")
 
 # %% [markdown] tags=["explain"]
-# The rows of 512 tokens confirm that the size of the model cancels, since 0.65 stays between 0.65 and 0.66 with six times the parameters. But one thing contradicts our model. A
-# longer backward pass should hide more of the traffic, and yet 101 ms stay 101 ms, as if nothing were hidden. We do not know why. A rate is worth checking
-# too. If the gradient is float32, its 124 million numbers have 0.5 GB, so in 101 ms the two exchanged about 5 GB/s, a sixth of what the table says for PCI
-# Express. So measure your own link before you trust a data sheet, and treat hiding as the best case. Without it your step takes 0.86 + 1.96 s, and the
-# training takes 70 days.
+# The rows of 512 tokens confirm that the size of the model cancels, since the speed-up is 0.65 or 0.66 with up to six times the parameters. But
+# one thing contradicts our model. A longer backward pass should hide more of the traffic, and yet 101 ms stay 101 ms, as if nothing were hidden.
+# We do not know why. A rate is worth checking too. If the gradient is float32, its 124 million numbers have 0.5 GB, so in 101 ms the two
+# exchanged about 5 GB/s, a sixth of what the table says for PCI Express. So measure your own link before you trust a data sheet, and treat
+# hiding as the best case. Without it your step takes 0.86 + 1.96 s, and the training takes 70 days.
 #
 # If 28,000 tokens do not fit into a GPU at once, you can *accumulate*, that is, add the gradients of several passes before one update
 # ([gradient accumulation](glossary.md#gradient-accumulation)). Of four passes of 8,192 tokens only the last one sends, so they take 3 × 0.860 + 2.265, or
@@ -957,8 +956,8 @@ print(f"with no_sync around the first three: {once:,} bytes, {each / once:.0f} t
 # %% [markdown] tags=["explain"]
 # By default it sends four times the bytes (counted), and nothing in the result tells you so.
 #
-# **To remember.** Divide the GPU's rate by the link's. To hide its traffic, an H100 on 100 Gbit/s needs about 28,000 tokens per step, and on 400 Gbit/s a
-# quarter of that.
+# **To remember.** Divide the GPU's rate by the link's. To hide its traffic, an H100 on 100 Gbit/s needs about 28,000 tokens per pass, and on 400
+# Gbit/s a quarter of that.
 #
 # All of this assumed that the training fits into each GPU, but it does not.
 
@@ -971,8 +970,8 @@ print(f"with no_sync around the first three: {once:,} bytes, {each / once:.0f} t
 # - 7 billion parameters make 112 GB
 # - All eight GPUs keep the same bytes
 #
-# In our recipe a parameter has 2 bytes of weight, 2 of gradient and 12 for Adam, namely a float32 copy and two moments of 4 bytes each. That is 16 bytes,
-# and 7 billion parameters make 112 GB. Where is the waste?
+# In our recipe a parameter has 2 bytes of weight, 2 of gradient and 12 for Adam, a float32 copy and two moments of 4 bytes each. That is 16
+# bytes, and 7 billion parameters make 112 GB. Where is the waste?
 #
 # After the all-reduce, all eight GPUs compute the same update from the same 12 bytes per parameter. That is the first waste. Instead, let each GPU own an
 # eighth of the parameters, and keep Adam's 12 bytes only for these ([sharding](glossary.md#sharding)). The reduce-scatter gives it the summed gradient of its
@@ -1054,8 +1053,8 @@ plotting.show(figure, alt=alt)
 # %% [markdown] tags=["explain"]
 # The activations come on top, and no stage divides them.
 #
-# **To remember.** ZeRO 1 and 2 bring 112 GB down to 38.5 and 26.25 GB without an extra byte of traffic. ZeRO 3 brings it down to 14 GB for 1.5 times the
-# traffic.
+# **To remember.** Without accumulation, ZeRO 1 and 2 bring 112 GB down to 38.5 and 26.25 GB without an extra byte of traffic. ZeRO 3 brings it
+# down to 14 GB for 1.5 times the traffic.
 #
 # The [appendix](appendix/05_data_parallel.ipynb) has a script for `torchrun`, a rank that is killed, one that forgets a call, and other buckets. In the
 # [exercises](exercises/05_data_parallel_exercises.ipynb) you count a ring of unequal chunks, weigh micro-batches, and write the update of ZeRO 1.
@@ -1067,9 +1066,10 @@ plotting.show(figure, alt=alt)
 # 2. The slowest rank decides, because a sum needs all terms.
 # 3. Divide the GPU's rate by the link's before you rent.
 #
-# Eight H100s on 100 Gbit/s Ethernet need 56 days and not 21, because each step sends for 1.96 s and has only 0.57 s of backward pass to hide it, and where
-# nothing is hidden they need 70. On InfiniBand NDR they would need 22 with DDP, because 8,192 tokens are more than the 7,000 that hide the traffic there. And the two RTX
-# 3090 were slower than one, because they computed for 49 ms per step and lost 101 to the exchange.
+# Eight H100s on 100 Gbit/s Ethernet need 56 days and not 21, because each step sends for 1.96 s and has only 0.57 s of backward pass to hide it,
+# and where nothing is hidden they need 70. On InfiniBand NDR they would need 22 with DDP, if its 112 GB had room, because 8,192 tokens are more
+# than the 7,000 that hide the traffic there. And the two RTX 3090 were slower than one, because they computed for 49 ms per step and lost 101 to
+# the exchange.
 #
 # So do one division before you rent, the GPU's rate by the link's. If you have fewer tokens per GPU than that, get a faster link or give each GPU more
 # tokens. Faster GPUs would hardly help. With twice the rate your eight would still need 52 days.

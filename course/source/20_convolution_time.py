@@ -23,19 +23,21 @@
 # %% [markdown] tags=["objectives"]
 # # Convolution time
 #
-# Eight networks have 201 convolution layers, if depthwise ones are left out and a shape that a network repeats is counted only once in it. For each layer there are up to eight
-# algorithms, which all give the same result, and two people must choose one. Anna always takes the same algorithm, without thinking. Ben has a model
-# that predicts from the sizes of a layer how long each algorithm will take, and he takes the smallest prediction. A choice counts as *wrong* if it
-# takes more than 10 % longer than the fastest algorithm. Anna is wrong in 19 layers, and Ben is wrong in only 11.
+# Take eight networks, leave out [depthwise convolutions](glossary.md#depthwise-convolution), and count each shape once per network, and 201
+# convolution layers remain. For each layer there are up to eight algorithms, which all give the same result, and two people must choose one.
+# Anna always takes the same algorithm, without thinking. Ben has a model that predicts from the sizes of a layer how long each algorithm will
+# take, and he takes the smallest prediction. A choice counts as *wrong* if it takes more than 10 % longer than the fastest algorithm. Anna is
+# wrong in 19 layers, and Ben is wrong in only 11.
 #
 # Such a choice is made for every convolution that you call. If you set `torch.backends.cudnn.benchmark`, PyTorch times the algorithms on your GPU and
 # keeps the fastest. But a compiler that compares thousands of variants, or a designer whose network does not exist yet, cannot measure everything.
 # They need a prediction from the sizes alone. SEER, a study of 2021 ([its code](https://github.com/Vamix/seer-performance-model)), made one for seven
 # algorithms of NVIDIA's library [cuDNN](glossary.md#cudnn), with an error of 14.71 % (published).
 #
-# We do the same for eight algorithms on one core of an Intel Xeon server, and at the end our error is put beside SEER's. All measured times in the
-# text are from this core, in float32. The layers come from the eight networks, which read one image of 224 × 224 pixels, and 150 random layers were
-# added, which makes 336 different shapes. Everything was timed twice, and a time is the shorter of the two unless we say otherwise.
+# We do the same for eight algorithms on one core of an Intel Xeon server, and at the end our error is put beside SEER's. All measured times in
+# the text are from this core, in float32. The layers come from the eight networks, which read one image of 224 × 224 pixels, and 150 random
+# layers were added, which makes 336 different shapes, because networks share some of them. Everything was timed twice, and a time is the shorter
+# of the two unless we say otherwise.
 
 # %% tags=["hide-input"]
 import math
@@ -293,14 +295,15 @@ columns = ["multiplications (counted)", "bytes moved (counted)", "time (measured
 pd.DataFrame(rows, index=columns).T.rename_axis("our layer")
 
 # %% [markdown] tags=["explain"]
-# The definition needs 16 × 9, or 144, which is four times as many. But in our layer Winograd takes 1.5 times as long as PyTorch's own call, and it moves
-# 34.2 MB, nearly 20 times as many bytes. The bytes are those that the operators read and write, but not what happens inside one operator.
-# [Channels-last](glossary.md#channels-last) is a layout in memory, with all channels of a pixel next to each other. It is the algorithm that Anna
-# always takes.
+# The definition needs 16 × 9, or 144, which is four times as many. But in our layer our Winograd, which is made of PyTorch's operators, takes
+# 1.5 times as long as PyTorch's own call, and it moves 34.2 MB, nearly 20 times as many bytes. The bytes are those that the operators read and
+# write, but not what happens inside one operator. [Channels-last](glossary.md#channels-last) is a layout in memory, with all channels of a pixel
+# next to each other. It is the algorithm that Anna always takes.
 #
-# Bytes are not the whole reason, because the shifted products, one matrix product for each of the nine places of a filter, move more and are as fast.
-# What else costs, we have not tested. FFT moves 3.4 times as many bytes as Winograd and takes 66 times as long. (Its count of multiplications leaves out the transforms, but they alone do not explain this.) In this layer
-# no algorithm that multiplies less beats channels-last. Your machine may have another order:
+# Bytes are not the whole reason, because the shifted products, one matrix product for each of the nine places of a filter, move more and are as
+# fast. We have not tested what else costs time. FFT moves 3.4 times as many bytes as Winograd and takes 66 times as long. (Its count of
+# multiplications leaves out the transforms, but they alone do not explain this.) In our recording of this layer no algorithm that multiplies
+# less beats channels-last. Your machine may have another order:
 
 # %% tags=["run"]
 here = study.collect([layer])
@@ -617,11 +620,12 @@ plotting.show(
 )
 
 # %% [markdown] tags=["explain"]
-# They take twice as long, because three blocks have to start a second wave. SEER counts whole waves for one class of GPU kernels, those that keep the
-# arithmetic units busy. For a second class, which keeps the memory busy, it counts a part of a wave as a part. The third class does neither, and its
-# formula contains both terms. A small decision tree predicts the class of a layer. The bytes that a block fetches from memory depend on the [caches](glossary.md#cache) and are
-# hard to count, so other trees learn them from a profiler. The rest is computed by formulas with fitted costs. (SEER itself measured only batches of 128
-# images. With those our layer has 3,136 blocks, or 26.1 waves, and rounding up to 27 adds 3 %.)
+# By this count they take twice as long, because three blocks have to start a second wave. SEER counts whole waves for one class of GPU kernels,
+# those that keep the arithmetic units busy. For a second class, which keeps the memory busy, it counts a part of a wave as a part. The third
+# class does neither, and its formula contains both terms. A small decision tree predicts the class of a layer. The bytes that a block fetches
+# from memory depend on the [caches](glossary.md#cache) and are hard to count, so other trees learn them from a profiler. The rest is computed by
+# formulas with fitted costs. (SEER itself measured only batches of 128 images. With those our layer has 3,136 blocks, or 26.1 waves, and
+# rounding up to 27 adds 3 %.)
 #
 # **To remember.** A time is counts times costs, fitted on relative errors, for each implementation. On a GPU also count waves, since 98 blocks take one wave
 # of 120 and 123 blocks take two.
@@ -631,7 +635,7 @@ plotting.show(
 # %% [markdown] tags=["slide"] minutes=2 headline="Keep out whole networks, and say which error you mean"
 # ## Part 4: how wrong is the model?
 #
-# How large is the error for layers that the model has not seen? This question needs some care, because two choices can flatter a model.
+# How large is the error for layers that the model has not seen? This question needs some care, because two decisions can flatter a model.
 #
 # - The choice of the test, because networks repeat their layers
 # - The choice of the measure, because large errors count differently
@@ -734,15 +738,17 @@ for seed in range(3):
 print(f"30 % of the shapes at random, times above 1 ms: {', '.join(drawn_errors)}")
 
 # %% [markdown] tags=["explain"]
-# We chose the counts of the third model by what each algorithm does and by their errors on the random layers, but we saw the errors on the networks as
-# well while we chose among variants, so the networks are a test that has been looked at. The two passes themselves differ by an RMSPE of 6.7 %, so no model can come close to zero.
+# We chose the counts of the third model by what each algorithm does and by their errors on the random layers, but we saw the errors on the
+# networks as well while we chose among variants, so the networks are a test that has been looked at. The two passes themselves differ by an
+# RMSPE of 6.7 %, so a part of every model's error is noise.
 #
-# Now we can put the figures side by side. It would be easy to say that our 9.9 % for PyTorch's own call is better than SEER's 14.71 %. But that is one
-# algorithm against seven. SEER's error is over all predictions together (by its code), so 13.0 % is the number to compare. Even that is another task. SEER
-# predicted GPU kernels on a TITAN Xp and a TITAN V, for a grid of sizes with 128 images. It kept only times from 1 ms to 1 s, and put a random 30 % aside as
-# the test. (It also predicted whole networks, for which it reports an error of up to 1.79 % for one iteration.) If we too put 30 % aside at random and keep
-# only times above 1 ms, our error is 23 to 27 % (three draws). So by SEER's recipe our model does worse than SEER. A newer study (Li, Sun and Jog, 2023)
-# also fits costs to counts for each GPU kernel, and reports an error of 7 % for new networks (published).
+# Now we can put the figures side by side. It would be easy to say that our 9.9 % for PyTorch's own call is better than SEER's 14.71 %. But that
+# is one algorithm against seven. SEER's error is over all predictions together (by its code), so 13.0 % is the number to compare. Even that is
+# another task. SEER predicted GPU kernels on a TITAN Xp and a TITAN V, for a grid of sizes with 128 images. It kept only times from 1 ms to 1 s,
+# and put a random 30 % aside as the test. (It also predicted whole networks, for which it reports an error of up to 1.79 % for one iteration.)
+# If we too put 30 % aside at random and keep only times above 1 ms, our error is 23 to 27 % (three draws), and we have not tested which of the
+# two conditions makes it so large. So by SEER's recipe our model does worse than SEER. A newer study (Li, Sun and Jog, 2023) also fits costs to
+# counts for each GPU kernel, and reports an error of 7 % for new networks (published).
 #
 # **To remember.** Keep out whole networks and say which error you mean. Pooled over eight algorithms the FLOP alone miss by 46 %, counts by 19 %, and counts
 # for the right implementation by 13 %.
@@ -814,9 +820,9 @@ print(f"measured: {truly_ms[0]:.3f} and {truly_ms[1]:.3f} ms")
 # channels-last takes 1.361 ms. This shape is the first layer of four of the eight networks, so it is four of Ben's 11 wrong choices, and they cost him
 # 4 × 4.744, or 19.0 ms.
 #
-# The fastest algorithms need 206.1 ms for all 201 layers. Ben loses 25.2 ms, three quarters of it by this one shape, and needs 231.3 ms. Anna loses 13.6 ms
-# by her 19 small mistakes and many smaller losses, and needs 219.7 ms. If the shape counted only once, and not for each of the four networks, Ben would
-# need 213.0 ms and Anna 215.6, so this one shape decides the bet.
+# The fastest algorithms need 206.1 ms for all 201 layers. Ben loses 25.2 ms, three quarters of it by this one shape, and needs 231.3 ms. Anna
+# loses 13.6 ms by her 19 mistakes and many smaller losses, and needs 219.7 ms. If the shape counted only once, and not for each of the four
+# networks, Ben would need 213.0 ms and Anna 215.6, so this one shape decides the bet.
 #
 # A count of mistakes cannot see this, because it treats a loss of 11 % like one of 350 %. The [regret](glossary.md#regret) can. It is the total time of what
 # you chose, divided by the total time of the fastest.
@@ -928,9 +934,10 @@ pd.DataFrame(rows, index=columns).T.map("{:.1f}".format).rename_axis("all convol
 # 2. Test on networks that were not fitted.
 # 3. Judge choices by their total time.
 #
-# Ben's choices take 231.3 / 219.7, or 1.05 times as long as Anna's, although he makes 11 mistakes and she makes 19. Four of his mistakes are the same shape,
-# and these four cost more than all of hers. Half of the repair was a fact about a library, namely that NNPACK runs something else with stride 2. Splitting
-# NNPACK brought the pooled error from 19.2 to about 16 %, the other counts brought it to 13.0 %, and the regret fell from 1.12 to 1.007.
+# Ben's choices take 231.3 / 219.7, or 1.05 times as long as Anna's, although he makes 11 mistakes and she makes 19. Four of his mistakes are the
+# same shape, and these four cost more than all of hers. Half of the fall in the error was a fact about a library, namely that NNPACK runs
+# something else with stride 2. Splitting NNPACK brought the pooled error from 19.2 to about 16 %, the other counts brought it to 13.0 %, and the
+# regret fell from 1.12 to 1.007.
 #
 # If you can measure, measure. To time all algorithms twice for our 336 shapes took 440 s.
 #

@@ -29,12 +29,13 @@
 # parameters, each in one multiplication and one addition, so a token takes 15 billion operations. By its data sheet the GPU can do 989 trillion
 # operations per second, which would be enough for 66,000 tokens per second. A single user of this GPU gets at most 223 of them (modelled).
 #
-# If you remember the [roofline](glossary.md#roofline) of [lesson 02](02_compute_and_roofline.ipynb), you know the suspect already. A
-# weight that is used once must still be read once. At 2 bytes each, the 7.5 billion weights are 15 GB, and at the data sheet's 3,350 GB/s
-# they take 4.5 ms to read. The arithmetic takes 0.015 ms. While the GPU writes for one user, its arithmetic units spend 99.7 % of the
-# time waiting for memory.
+# If you remember the [roofline](glossary.md#roofline) of [lesson 02](02_compute_and_roofline.ipynb), you know the suspect already. A weight that
+# is used once must still be read once. At 2 bytes each, the 7.5 billion weights are 15 GB, and at the data sheet's 3,350 GB/s they take 4.5 ms
+# to read. The arithmetic takes 0.015 ms. While the GPU writes for one user, its arithmetic units wait for memory during 99.7 % of the time
+# (modelled).
 #
-# This matters to everybody who pays for a model or waits for one, because one line decides both the speed of an answer and its price:
+# This matters to everybody who pays for a model or waits for one, because one line bounds how fast an answer comes and how many users can share
+# a GPU:
 #
 # > time of a step = (bytes of the weights + sequences × bytes of one sequence's [KV cache](glossary.md#kv-cache)) / [bandwidth](glossary.md#bandwidth)
 #
@@ -63,8 +64,8 @@ allocator = helpers.steady_allocator()  # freed memory is kept for later tensors
 # - Now 64 users write at once, with 2,000 tokens each
 # - Does each keep the speed, or a 64th of it?
 #
-# Perhaps each of them still gets 223 tokens per second, as if the others were not there. Perhaps each gets a 64th of it, 3.5. All numbers that you need are
-# above, but for the bytes of one sequence's KV cache. If you do not know them yet, guess, because Part 1 counts them.
+# All numbers that you need are above, but for the bytes of one sequence's KV cache. If you do not know them yet, guess, because Part 1 counts
+# them.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000]
 bet = helpers.predict(
@@ -283,7 +284,7 @@ assert torch.equal(sequence[0], text[168 : 168 + 96])
 # 95 tokens sufficed. The text is the same, token for token, because the cache holds the keys and values that would otherwise be recomputed.
 #
 # We have saved the computing, and pay for it with memory. How much does the cache hold? Llama 3 8B has 32 layers, and each stores a key and a
-# value of 1,024 elements per token, in 2 bytes per element.
+# value of 8 × 128 elements per token, in 2 bytes per element.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000000]
 token_bytes = helpers.predict(
@@ -442,7 +443,7 @@ timing.claim(sentence, whole_prompt, at_most=128 / 3, evidence=passes)
 # utilisation](glossary.md#model-flops-utilisation) of 40 %.
 #
 # **To remember.** One user gets at most bandwidth divided by the bytes of the weights, which for 15 GB on an H100 is 223 tokens per second. By
-# the data sheet up to 295 tokens fit into the same pass before arithmetic limits it, and at 400 TFLOP/s, which a large training reaches, 120.
+# the data sheet up to 295 tokens fit into the same pass before arithmetic limits it, and at 400 TFLOP/s, the rate of a large training, 120.
 #
 # A prompt fills a pass with the tokens of one user. Can the next tokens of many users fill it as well?
 
@@ -546,9 +547,9 @@ alt = "With more rows one product takes longer, although it reads the same matri
 plotting.show(decoding.draw_rows(rows, measured=taken), alt=alt)
 
 # %% [markdown] tags=["explain"]
-# The matrix has the same bytes for any number of rows. If a few rows take longer than one in your picture, the kernel is the likely reason. It
+# The matrix has the same bytes for any number of rows. If a few rows take longer than one in your picture, one possible reason is the kernel. It
 # keeps the sums of its rows in [registers](glossary.md#register) while the matrix streams past. If they have room for the sums of four rows,
-# say, then eight rows need two passes through the matrix.   The line stays a floor.
+# say, then eight rows need two passes through the matrix.
 #
 # **To remember.** When the caches weigh as much as the weights, the owner sells half of what an endless batch would bring. For Llama 3 8B that
 # happens at 114,500 tokens in all sequences together, for example 57 users with 2,000 tokens each.
@@ -650,9 +651,9 @@ sentence = "8 shared heads take less than half the time of 8 heads that are copi
 timing.claim(sentence, without_copy / copied, at_most=1 / 2, evidence=sharing)
 
 # %% [markdown] tags=["explain"]
-# The weights can shrink as well. The authors of gpt-fast published how fast their program writes one text with Llama 2 7B on an A100. With weights
-# of 16 bits they measured 104.9 tokens per second, which is 9.5 ms per token. In 8 bits the weights are half as large, and reading them takes half
-# the time. Reading 13.2 GB takes 6.5 ms at the data sheet's 2,039 GB/s, so about 3 ms of each token are something else.
+# The weights can shrink as well. The authors of gpt-fast published how fast their program writes one text with Llama 2 7B on an A100. With
+# weights of 16 bits they measured 104.9 tokens per second, which is 9.5 ms per token. In 8 bits the weights are half as large, and reading them
+# takes half the time. Reading 13.2 GB takes 6.5 ms at the data sheet's 2,039 GB/s, which leaves about 3 ms of each token for something else.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 4] headline="gpt-fast writes one text with Llama 2 7B"
 int8 = helpers.predict(
@@ -684,8 +685,8 @@ int8.reveal(
 # For the 64 users of the bet, 8-bit weights shorten the step from 9.5 to 7.2 ms. With 8-bit caches too it takes 4.7 ms, and each user gets 211
 # tokens per second (modelled). This is the line alone, so a GPU that keeps its other milliseconds will stay below it, as gpt-fast did.
 #
-# **To remember.** Four query heads per key-value head divide the cache by four. Halving the bytes halves only the time that reads them, so 8-bit
-# weights brought 1.48 times the tokens and not 2.
+# **To remember.** Four query heads per key-value head divide the cache by four. Halving the bytes halves at most the time that reads them, and
+# 8-bit weights brought 1.48 times the tokens and not 2.
 #
 # All this shortens a step. Can a step also give more than one token?
 
@@ -835,7 +836,8 @@ timing.claim(sentence, five, at_most=4, evidence=passes)
 # The text is the same with both drafts. The good one needed 18 passes where the model alone needs 90, because all of its tokens were accepted,
 # four per pass. The bad one is rejected often, and needed about 56 (counted). Whether this pays depends on the price of a pass over five tokens,
 # which the last line gives for your machine in steps. On the H100 it should be hardly more than one step for a single user, because the pass
-# reads the same bytes. On a CPU it can be nearly two, as the product of a few rows in Part 3 has shown, and then good drafts gain little.
+# reads the same bytes. On our CPU it is 1.83 steps (measured), so the good draft takes the time of 33 steps instead of 90, but the bad one that
+# of 102, which is more than without drafts.
 #
 # A single user leaves much arithmetic idle, but many users need it themselves. On the H100, 59 users with five tokens each make 295 tokens in a
 # pass. From there on arithmetic limits the products with the weights, and every further draft token costs time.
@@ -852,8 +854,8 @@ timing.claim(sentence, five, at_most=4, evidence=passes)
 #
 # Each of the 64 users gets 105 tokens per second, because they share 15.0 GB of weights but not the 16.8 GB of their caches. A single user keeps
 # the GPU's arithmetic 0.3 % busy and 64 users 10 %. Grouped heads have divided the caches by four, 8-bit weights and caches could bring each
-# user up to 211 by the line alone, and drafts that are accepted with probability 0.7 give a single user about 2.3 times as many tokens. The
-# first four parts needed one line, and on your own machine you have seen that it is a floor.
+# user up to 211 by the line alone, and drafts that are accepted with probability 0.7 give a single user about 2.3 times as many tokens, if
+# checking them is nearly free. The first four parts needed one line, and on your own machine you have seen that it is a floor.
 #
 # The [exercises](exercises/22_decoding_exercises.ipynb) choose how far to draft, count how many texts fit beside the weights, and judge a web
 # page's tokens per second. How fewer bits change what a model writes, and how several GPUs divide the weights, is in
