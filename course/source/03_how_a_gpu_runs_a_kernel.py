@@ -23,9 +23,9 @@
 # %% [markdown] tags=["objectives"]
 # # How a GPU runs a kernel
 #
-# A transpose is the laziest program that you can give to a GPU. It reads every element of a matrix, writes it to another place, and computes nothing. In
-# PyTorch, `x.t()` does not even do that, because it only exchanges two strides. But `x.t().contiguous()` has to move the data, and so does a layer that
-# wants its activations sorted by head instead of by token.
+# A transpose is the laziest program that you can give to a GPU. It reads every element of a matrix, writes it to another place, and computes
+# nothing. In PyTorch, `x.t()` does not even do that, because it only exchanges sizes and strides. But `x.t().contiguous()` has to move the data,
+# and so does a layer that wants its activations sorted by head instead of by token.
 #
 # Take a matrix of 32,768 × 32,768 float32 values. A transpose reads its 4.29 GB and writes 4.29 GB. By the [roofline](glossary.md#roofline) of
 # [lesson 02](02_compute_and_roofline.ipynb) only memory can limit it, and at an H100's 3,350 GB/s the 8.59 GB take 2.56 ms. In December 2025 Caleb
@@ -33,8 +33,9 @@
 # ([code and table](https://github.com/yencal/gpu-matrix-transpose)). Mark Harris showed the first steps in 2013. The fastest needs 2.92 ms, which is 88 % of
 # that [bandwidth](glossary.md#bandwidth).
 #
-# The simplest of the twenty is a single line, `output[x][y] = input[y][x]`, which each thread runs for one element. By its bytes and its operations it is
-# the same program. Its time differs, by a factor that you meet whenever you write a kernel or choose between two layouts of a tensor.
+# The simplest of the twenty is a single line, `output[x][y] = input[y][x]`, which each thread runs for one element. By its bytes and its
+# operations it is the same program. Its time differs, by a factor that you can meet when you write a kernel or choose between two layouts of a
+# tensor.
 #
 # So far a GPU was two rates (lesson 02) and a crowd of waiting threads ([lesson 01](01_memory_hierarchy.ipynb)). Now we open it, and each part finds
 # something to count, namely [lanes](glossary.md#lane), [sectors](glossary.md#sector), passes and bytes in flight. You need no GPU, because a simulated
@@ -226,8 +227,8 @@ print(f"odd and even lanes: {by_lane.loads} loads of {by_lane.warps} warps")
 print(f"whole warps: {by_warps.loads} loads of {by_warps.warps} warps")
 
 # %% [markdown] tags=["explain"]
-# Half of the threads are again on each side, yet each warp issues only one load, because its lanes agree. A GPU does not mind that threads differ. It minds
-# that neighbours differ.
+# Half of the threads are again on each side, yet each warp issues only one load, because its lanes agree. A GPU does not mind that threads
+# differ. It minds that lanes of one warp differ.
 #
 # Which threads are neighbours? In a block of 32 × 32 threads, thread (x, y) has the number 32 y + x. A warp is therefore one row of the block, with one y
 # and with x from 0 to 31.
@@ -407,10 +408,10 @@ print(f"published, on an A6000: {slow:,.0f} and {fast:,.1f} GFLOP/s, {fast / slo
 # - A block fills it by hand, row by row
 # - Then the block takes the columns out
 #
-# Each multiprocessor has a small *shared memory*, which a block fills by hand and can use as long
-# as it runs. On an H100 it has 228 KiB, and it delivers single words of 4 bytes, so the detour can be made there. A block loads a tile of 32 × 32 elements
-# by rows and waits at a [barrier](glossary.md#barrier) until all its warps have done so. Then it takes the tile out by columns, and each column becomes a
-# row of the output.
+# Each multiprocessor has a small *shared memory*, which a block fills by hand and can use as long as it runs. On an H100 it has 228 KiB, and it
+# delivers single words of 4 bytes, so a column costs no extra sectors there. A block loads a tile of 32 × 32 elements by rows and waits at a
+# [barrier](glossary.md#barrier) until all its warps have done so. Then it takes the tile out by columns, and each column becomes a row of the
+# output.
 #
 # **Your turn.** Write it for one thread, in blocks of 32 × 32. `thread.x` and `thread.y` are its place in the whole matrix, `thread.thread_x` and
 # `thread.thread_y` its place in the block. Block (`thread.block_x`, `thread.block_y`) of the input becomes block (`thread.block_y`, `thread.block_x`) of the
@@ -502,11 +503,11 @@ print(f"each warp: {tiled.passes / tiled.warps:.0f} passes of shared memory")
 #
 # It falls to 8.62 ms, a factor of only 2.1. Something in the tile takes time, and it has to do with the 33 passes that the cell has counted.
 #
-# Shared memory consists of 32 *banks*. Word number w is in bank w mod 32, and each bank delivers one word per cycle
-# ([CUDA C++ Programming Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/)). The words of a row are in 32 different banks, so a warp gets them
-# in one *pass*. A column of our tile consists of the words 0, 32, 64 and so on. All of them are in bank 0, which must deliver 32 different words one after
-# the other. The column takes 32 passes, and 31 banks look on. This is a *[bank conflict](glossary.md#bank-conflict)*. Lanes that want the very same word
-# are no conflict either, because a bank gives it to all of them at once.
+# Shared memory consists of 32 *banks*. Word number w is in bank w mod 32, and each bank delivers one word per cycle ([CUDA C++ Programming
+# Guide](https://docs.nvidia.com/cuda/cuda-c-programming-guide/)). The words of a row are in 32 different banks, so a warp gets them in one
+# *pass*. A column of our tile consists of the words 0, 32, 64 and so on. All of them are in bank 0, which must deliver 32 different words one
+# after the other. The column takes 32 passes, and 31 banks look on. This is a *[bank conflict](glossary.md#bank-conflict)*. Lanes that want the
+# very same word do not conflict, because a bank gives it to all of them at once.
 #
 # The remedy is almost embarrassing. Give each row of the tile 33 words, and never use the last one. The words of a column are now 0, 33, 66 and so on, in
 # the banks 0, 1, 2 and so on, and a column takes a single pass. In `transpose` this changes one number.
@@ -553,15 +554,15 @@ passes.reveal(modelled=math.gcd(34, 32), counted=wider.passes / wider.warps - 1)
 # (modelled). The padded kernel takes 5.07 ms, so the padding saves 3.55 ms. The model is 12 % too high, perhaps because some passes were hidden behind
 # other waits.
 #
-# The one-line kernel takes 3.6 times as long as the padded one, although the count of sectors said 4.5. A known reason is that a sector is a request and
-# not yet traffic of the memory. Eight warps of a block write the eight values of each sector, and a cache can join their writes. We have not tested how
-# much of the difference this explains.
+# The one-line kernel takes 3.6 times as long as the padded one, although the count of sectors said 4.5. A known reason is that a requested
+# sector need not come from the memory, because a cache may serve it. Eight warps of a block write the eight values of each sector, and a cache
+# can join their writes. We have not tested how much of the difference this explains.
 #
 # **To remember.** Turn data in shared memory, and give a tile an odd number of words per row. With 32 words a column takes 32 passes, and with 33 it takes
 # one.
 #
-# No lane is idle now, a warp needs as many sectors as in a copy, and a column takes one pass. Yet 5.07 ms are twice the 2.56 ms of the roofline. What does
-# the GPU do in the other half?
+# No lane is switched off now, a warp needs as many sectors as in a copy, and a column takes one pass. Yet 5.07 ms are twice the 2.56 ms of the
+# roofline. What does the GPU do in the other half?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A GPU hides the wait of a warp behind other warps"
 # ## Part 4: the bytes in flight
@@ -573,10 +574,11 @@ passes.reveal(modelled=math.gcd(34, 32), counted=wider.passes / wider.warps - 1)
 # - Meanwhile a scheduler issues instructions of other warps
 # - [Registers](glossary.md#register) and shared memory limit how many there are
 #
-# On a GH200, whose GPU is of the same generation, a load from idle memory takes 347 ns ([RRZE](https://github.com/RRZE-HPC/gpu-benches), published), which
-# are 687 cycles. A warp whose data are missing is set aside, and its scheduler, one of four in a multiprocessor, issues an instruction of another warp in
-# the next cycle. The change costs nothing, because every warp keeps its registers the whole time. So a GPU hides the wait of a warp
-# behind other warps, if enough of them are there. The figure shows this for loads of only 19 cycles, in which a warp is set aside for 18.
+# On a GH200, whose GPU is of the same generation, a load from idle memory takes 347 ns ([RRZE](https://github.com/RRZE-HPC/gpu-benches),
+# published), which are 687 cycles at 1.98 GHz. A warp whose data are missing is set aside, and its scheduler, one of four in a multiprocessor,
+# issues an instruction of another warp in the next cycle. The change costs nothing, because every warp keeps its registers the whole time. So a
+# GPU hides the wait of a warp behind other warps, if enough of them are there. The figure shows this for loads of only 19 cycles, in which a
+# warp is set aside for 18.
 
 # %% tags=["hide-input", "slide", "slide-output"] minutes=2 headline="Enough warps keep a scheduler busy" untitled=true
 schedules = {
@@ -760,10 +762,10 @@ print(f"the fastest: {fits.blocks} blocks of 4 warps, limited by {fits.limited_b
 print(f"{4 * fits.blocks} of 64 warps, an occupancy of {100 * fits.warp_share:.0f} %")
 
 # %% [markdown]
-# **To remember.** Bytes in flight are warps times bytes per warp. To fill an H100's memory with a transpose, 54 % of all threads must wait at any moment
-# with one float32 each, and 13 % with four.
+# **To remember.** Bytes in flight are waiting warps times bytes per warp. To keep an H100's memory busy with a transpose, 54 % of all threads
+# must wait at any moment with one float32 each, and 13 % with four.
 #
-# You have now counted nearly everything that the twenty kernels change. Which count brought how much?
+# You can now count most of what separates the slowest kernel from the fastest. Which count brought how much?
 
 # %% [markdown]
 # ## Back to the bet
@@ -799,11 +801,11 @@ plotting.show(
 )
 
 # %% [markdown]
-# Fewer sectors made it 3.6 times as fast, because a warp that walks down a column touches 32 sectors for 128 bytes, and because the padding removed the
-# price of the detour. The fastest kernel has two passes again, although its rows have 65 words, because each of its threads takes four
-# neighbouring rows, and the 16 lanes of a warp that go down a column in such steps meet only eight banks. Four values per thread bring most of the other
-# factor of 1.7. More bytes are in flight then, and each value costs fewer indices, and the table cannot separate the two. What the larger tiles add, from
-# 3.10 to 2.92 ms, we cannot explain.
+# Fewer sectors and the padding together made it 3.6 times as fast, because a warp that walks down a column touches 32 sectors for 128 bytes, and
+# because the padding removed the price of the detour. The fastest kernel has two passes again, although its rows have 65 words, because each of
+# its threads takes four neighbouring rows, and the 16 lanes of a warp that go down a column in such steps meet only eight banks. Four values per
+# thread bring most of the other factor of 1.7. More bytes are in flight then, and each value costs fewer indices, and the table cannot separate
+# the two. From 3.10 to 2.92 ms the tiles and the blocks change together, so we cannot name the cause.
 #
 # If your machine has a GPU, the next cell runs four of these kernels there, on a matrix of 8,192 × 8,192, and PyTorch's `x.t().contiguous()` beside them.
 

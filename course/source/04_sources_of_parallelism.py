@@ -92,8 +92,9 @@ alt = "Two steps of three examples and two layers. An orange chain runs through 
 plotting.show(sgd_parallelism.draw_tasks(), alt=alt)
 
 # %% [markdown]
-# If each of several tasks waits for the one before, they form a *chain*. Even unlimited workers have to go through a chain link by link, so a training takes
-# at least as long as its longest chain. This function returns the tasks that each task waits for. With `delay` gradients may be old, as in the bet.
+# If each of several tasks waits for the one before, they form a *chain*. Even unlimited workers have to go through a chain link by link, so a
+# training takes at least as long as its longest chain. This function returns the tasks that each task waits for. With `delay`, a step need not
+# wait for the latest update.
 
 
 # %%
@@ -111,7 +112,7 @@ def training(steps=10, examples=8, layers=3, models=1, delay=0):
 
 
 # %% [markdown]
-# **Your turn.** How many tasks does the longest chain have? A chain that ends at a task is one link longer than the longest one that ends at a task
+# **Your turn.** How many tasks does the longest chain have? The longest chain that ends at a task is one longer than the longest among the tasks
 # that it waits for.
 
 
@@ -540,8 +541,9 @@ assert all(times.largest_difference < 1e-4 for times in shared_steps)
 # with 2,048 (measured). Two processes that shared the images reached 0.94 and 1.78 times, and their weights agreed with those of one to 10⁻⁸ (measured), because only the order of the sums differs.
 # They add up the same 7.5 MB in every step, so there must be enough images in it.
 #
-# **To remember.** Cut the longest side, because exactly one of a layer's three products then needs a sum, and it is the smallest one. Over 100 Gbit/s,
-# sharing tokens among four H100s saves time only above 21,300 tokens per step, where three quarters of the arithmetic take longer than 4.03 ms.
+# **To remember.** Cut the longest side, because exactly one of a layer's three products then needs a sum, and it is the smallest one. Over 100
+# Gbit/s, sharing tokens among four H100s saves time only above 21,300 tokens per step if the sending is not hidden, where three quarters of the
+# arithmetic take longer than 4.03 ms.
 #
 # So the slower the link, the more examples a step must have. But does a step with more examples also teach the model more?
 
@@ -552,7 +554,7 @@ assert all(times.largest_difference < 1e-4 for times in shared_steps)
 #
 # - Four workers that wait make one update of four batches
 # - A larger batch averages noise out
-# - But no batch makes a gradient right far from its weights
+# - But even an exact gradient is right only near its weights
 #
 # Four workers that each have a full batch, and then wait for each other, make a single update from 256 images in the time in which one worker makes an update from 64. The step is shared well,
 # but it is another training now, with fewer and better updates.
@@ -591,8 +593,8 @@ for batch in (8, 1024):
     print(f"{batch:,} images: {alone[batch].mean_steps:.1f} updates")
 
 # %% [markdown]
-# With a batch of 8 images the network needed 130.5 updates, and with 1,024 images 26.2 (measured). These two numbers and the formula suffice for any
-# other batch.
+# With a batch of 8 images the network needed 130.5 updates, and with 1,024 images 26.2 (measured). These two numbers and the formula give a
+# rough prediction for other batches.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[10, 1000]
 in_between = helpers.predict(
@@ -650,9 +652,9 @@ early, late = ([p.noise_scale for p in half] for half in (noise[:5], noise[-5:])
 assert 10 < np.median(early) < np.median(late)
 
 # %% [markdown] tags=["explain"]
-# While our loss fell from 2.3 to 0.6, this ratio was 32 to 83 images, and below 0.45 it was more than 120 (measured). The critical batch thus grows as a
-# model learns. For harder tasks it is much larger, for example tens of thousands of images for ImageNet (the same authors, published). Llama 3 405B began
-# with 4 million tokens per step and later used 16 million for efficiency (published).
+# While our loss fell from 2.3 to 0.6, this ratio was 32 to 83 images, and below 0.45 it was more than 120 (measured). Here the critical batch
+# was larger late in the training. For harder tasks it is much larger, for example tens of thousands of images for ImageNet (the same authors,
+# published). Llama 3 405B began with 4 million tokens per step and later used 16 million for efficiency (published).
 #
 # Our runs also used the fourth source. The 160 networks of a search, ten rates times 16 seeds, need nothing of each other, and can run on as many workers
 # as you have. Even a single core gains, because networks that share each call of PyTorch share its overhead.
@@ -803,9 +805,8 @@ assert np.allclose(list(tried.values()), list(limits.values()), rtol=0.01)
 
 # %% [markdown] tags=["explain"]
 # At a delay of three updates the largest rate is 0.445 / 2 of what it was, whereas the updates are four times as many. A network has steep
-# directions, in which a small step already overshoots, and flat ones. The steepest sets the limit of the rate. In a flat direction every update advances by
-# a distance that is proportional to the rate, so there the four workers are 4 × 0.445 / 2, or 0.89 times as fast as one (modelled). By
-# this model the three additional workers even do harm.
+# directions, in which a small step already overshoots, and flat ones. The steepest sets the limit of the rate. In a flat direction every update
+# advances by a distance that is proportional to the rate, so there the four workers are 4 × 0.445 / 2, or 0.89 times as fast as one (modelled).
 #
 # It is no accident that the result is so close to 1. The four gradients that arrive one after the other were computed at almost the same weights. So their
 # four updates add up to a single update with four times the rate, which follows the mean gradient of 256 images. But this is just the update that four
@@ -882,9 +883,10 @@ alt = "Four workers need fewer rounds up to 64 images each, but hardly fewer or 
 plotting.show(figure, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# In every row the two methods differ by at most 16 %, because both follow the mean of equally many images. (The bars are standard errors.) With few images per worker both are worth a good deal, because noise is then the limit, and four times the images reduce it. With many images both
-# are worth nothing, because longer steps would overshoot. The parabola has no noise, so the model's 0.89 is close with 256 images (0.94), but misses the
-# gain from averaging noise with 64 (1.32).
+# In every row the two methods differ by at most 16 %, because both follow the mean of equally many images. (The bars are standard errors.) With
+# few images per worker both are worth a good deal, because noise is then the limit, and four times the images reduce it. With many images both
+# are worth almost nothing, because longer steps would overshoot. The parabola has no noise, so the model's 0.89 is close with 256 images (0.94),
+# but misses the gain from averaging noise with 64 (1.32).
 #
 # Not waiting pays when the workers are unequal. If two workers need 1 s per gradient and a third needs 3 s, waiting brings three gradients in 3 s, and not
 # waiting brings seven. But there is another remedy. [Chen and others](https://arxiv.org/abs/1604.00981) (2016) let all workers wait, but not for the last
@@ -902,7 +904,7 @@ plotting.show(figure, alt=alt)
 # ## Back to the bet
 #
 # 1. The longest chain limits what unlimited workers can gain.
-# 2. The link decides which side of a layer to cut.
+# 2. The longest side is the one to cut, and the link decides whether sharing pays.
 # 3. Beyond the critical batch, further examples and old gradients are worth little.
 #
 # Four workers that never wait reached the loss 1.3 times as fast as one, although they made four times as many updates. Four updates at a quarter of the
@@ -922,7 +924,7 @@ plotting.show(figure, alt=alt)
 # |---|---|---|
 # | the cores of a CPU or the [multiprocessors](glossary.md#multiprocessor) of a GPU | layers | they have a common memory |
 # | GPUs in one server | layers for few tokens, examples for many | NVLink brings 450 GB/s |
-# | servers with 100 Gbit/s | examples, tens of thousands of tokens per step | the sum takes the same time for any number of tokens |
+# | servers with 100 Gbit/s | examples, from tens of thousands of tokens per step on | the sum takes the same time for any number of tokens |
 # | machines without a fast link | as little as possible, best each its own model | models exchange nothing |
 
 # %% [markdown] tags=["formulas"]

@@ -76,8 +76,8 @@ bet = helpers.predict(
 bet
 
 # %% [markdown]
-# If only arithmetic and bytes took time, the pipeline would need about three quarters of the time, because 120 GB take 0.27 s and 1.07 GB take almost
-# nothing. But would anybody then cut a layer? The two numbers of bytes are right, and you will count them.
+# If only arithmetic and bytes took time, the pipeline would need about three quarters of the time, because 120 GB take 0.27 s and 1.07 GB take
+# almost nothing. Why then would anybody use tensor parallelism? The two numbers of bytes are right, and you will count them.
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Cut by columns first, and by rows second"
 # ## Part 1: inside a layer
@@ -407,10 +407,9 @@ columns = ["arithmetic", "sending", "sending / arithmetic"]
 pd.DataFrame(table, index=columns).T.rename_axis("per token, on eight GPUs (modelled)")
 
 # %% [markdown] tags=["explain"]
-# No batch changes the 31 %, because every token brings its own arithmetic and its own bytes. A wider layer does, because the arithmetic grows with the square
-# of the width and the bytes only with the width. (A developer of NCCL expects
-# [370 GB/s](https://github.com/NVIDIA/nccl-tests/issues/212) of a ring on this NVLink, and 480 if the switch adds. Then the 31 % become 38
-# or 29 %.)
+# In this model no batch changes the 31 %, because every token brings its own arithmetic and its own bytes. A wider layer does, because the
+# arithmetic grows with the square of the width and the bytes only with the width. (A developer of NCCL expects [370
+# GB/s](https://github.com/NVIDIA/nccl-tests/issues/212) of a ring on this NVLink, and 480 if the switch adds. Then the 31 % become 38 or 29 %.)
 #
 # Does this model deserve to be trusted? The last row is a test. The authors of Megatron-LM, who published this way of cutting in 2019, reached 39 TFLOP/s on
 # one V100 with a smaller model ([report](https://nv-adlr.github.io/MegatronLM), published). Their links carry 300 GB/s, so 150 in each direction. By our
@@ -420,9 +419,9 @@ pd.DataFrame(table, index=columns).T.rename_axis("per token, on eight GPUs (mode
 #
 # ### A common error: a gradient counted twice
 #
-# One mistake deserves a warning, because the loss hardly shows it. Each GPU has the whole gradient of the output, but suppose that somebody adds it up over all
-# GPUs once more, to be safe. On four GPUs, as in our small test, it is now four times too large. The forward pass and the loss still look right, and Adam
-# divides every gradient by its usual size, so that even the training seems to go on.
+# One mistake deserves a warning, because the forward pass does not show it. Each GPU has the whole gradient of the output, but suppose that
+# somebody adds it up over all GPUs once more, to be safe. On four GPUs, as in our small test, it is now four times too large. The forward pass
+# and the loss still look right, and Adam divides every gradient by its usual size, so that even the training seems to go on.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100000]
 too_large = helpers.predict(
@@ -477,7 +476,7 @@ pd.DataFrame(rows, index=columns).T.rename_axis("gradient of the first block")
 # %% [markdown] tags=["slide"] minutes=2 headline="Cut between layers, and stages wait for one another"
 # ## Part 3: between the layers
 #
-# How long does a pipeline wait? It sends almost nothing, so waiting is its only price.
+# How long does a pipeline wait? It sends almost nothing, so waiting is its main price.
 #
 # - A GPU with its four whole layers is a stage
 # - Activations cross a boundary, and their gradients come back
@@ -621,9 +620,9 @@ plotting.play(
 )
 
 # %% [markdown] tags=["explain"]
-# How much waiting is left? Let a turn be the forward and the backward pass of one microbatch through one stage. With $m$ microbatches every stage works for
-# $m$ turns. The last of $R$ GPUs waits at the beginning for the $R - 1$ forward passes of the others, and at the end it has finished $R - 1$ backward passes
-# before the first stage has. Together these are $R - 1$ turns, and every other stage waits as long, only at other times. This waiting is called the
+# How much waiting is left? Let a turn be the forward and the backward pass of one microbatch through one stage. With $m$ microbatches every
+# stage works for $m$ turns. The last of $R$ GPUs first waits for $R - 1$ forward passes of the others, and at the end for their $R - 1$ backward
+# passes. Together these are $R - 1$ turns, and every other stage waits as long, only at other times. This waiting is called the
 # [bubble](glossary.md#bubble).
 #
 # > waiting / computing = (R − 1) / m
@@ -672,8 +671,8 @@ assert all(simulated_s[m] >= modelled_s[m] for m in simulated_s)  # nobody sleep
 assert simulated_s[4] < 0.75 * simulated_s[1]
 
 # %% [markdown] tags=["explain"]
-# By the formula it takes 300 × (1 + 3/4), or 525 ms. We ran it with four real processes that sleep instead of computing, and it took a little longer
-# (simulated), because real messages also take time.
+# By the formula it takes 300 × (1 + 3/4), or 525 ms. We ran it with four real processes that sleep instead of computing, and it took a little
+# longer (simulated), probably because real messages also take time.
 #
 # And on GPUs? Kakao Brain's torchgpipe trained an image network in eight stages on eight P40 ([table](https://github.com/kakaobrain/torchgpipe), published).
 # With one microbatch it reached 24.9 images per second, no more than the 26.7 of a pipeline of only two GPUs. By the formula, 4 and 32 microbatches should
@@ -968,10 +967,10 @@ assert 0 <= allocated - estimated < 1000
 # more than FSDP. But FSDP also gathers a block and its gradient, which take 1.07 GB, so that it needs 3.55 GB and tensor parallelism 2.89. In the small
 # network, the allocator agrees with the count to within 16 bytes of 8.9 million.
 #
-# Now read the times. On NVLink, tensor parallelism is faster than the pipeline, because it sends for 0.27 s whereas the pipeline waits for 0.38 s. On
-# InfiniBand the sending grows to 2.4 s and the waiting stays, so the wrong cut makes the step 2.6 times as long. FSDP can do better than the table, because
-# it can fetch the next weights while it computes, so that its step falls towards 0.86 s on both links. Tensor parallelism can hide its backward sums, and
-# its forward sums only with the trick of two halves. Why, then, does anybody cut a model?
+# Now read the times. On NVLink, tensor parallelism is faster than this pipeline, because it sends for 0.27 s whereas the pipeline waits for 0.38
+# s. On InfiniBand the sending grows to 2.4 s and the waiting stays, so the wrong cut makes the step 2.6 times as long. FSDP can do better than
+# the table, because it can fetch the next weights while it computes, so that its step falls towards 0.86 s on both links. Tensor parallelism can
+# hide its backward sums, and its forward sums only with the trick of two halves. Why, then, does anybody cut a model?
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[100, 10000000]
 even = helpers.predict(
@@ -993,9 +992,8 @@ parallel_plans.explore_cuts()
 # hide behind. In the figure, FSDP and tensor parallelism meet near five sequences, which are these 20,000 tokens, on either link. (Below eight the
 # figure assumes that GPUs can share one.) From how many sequences on is the pipeline faster than tensor parallelism on NVLink?
 #
-# On many GPUs FSDP
-# sends about 6 bytes per parameter in a step, and it computes 6 operations per parameter for each of a GPU's tokens. The two sixes cancel, as the fours did in
-# lesson 05.
+# On many GPUs FSDP sends about 6 bytes per parameter in a step, and it computes 6 operations per parameter for each of a GPU's tokens. The two
+# sixes cancel.
 #
 # > tokens per GPU for which FSDP computes as long as it sends = P / B
 #

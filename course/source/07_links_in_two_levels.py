@@ -376,11 +376,12 @@ print(f"the longer of the two times {in_ms[1]:.1f}, their sum {in_ms[2]:.1f} (mo
 # rings at once through all 32 GPUs, each for an eighth of the tensor and each through another port. A port then carries 8.32 / 8, or 1.04 GB, which takes
 # 20.8 ms. This is also close to 22.05 ms, because most of the gain comes from using all the ports.
 #
-# Sometimes a benchmark gives the answer, if you read it with care. NCCL's own reports a *[bus bandwidth](glossary.md#bus-bandwidth)*. It takes the bytes
-# that each of $R$ GPUs would send in a single ring, 2 (R − 1)/R times the tensor, and divides them by the measured time. (Bekman's table has only bus
-# bandwidths, and we computed the times back from them.) Now look at a user's [report](https://github.com/lessizzmore/create-a3mega-ztan-fork) from two nodes of
-# Google's A3 Mega, with eight H100 each. An all-reduce of 8 GiB took 47.5 ms, and its bus bandwidth is printed as 339 GB/s (published). But a port has
-# 25 GB/s there, so all eight ports of a node together send only 200.
+# Sometimes a benchmark gives the answer, if you read it with care. NCCL's own benchmark reports a *[bus bandwidth](glossary.md#bus-bandwidth)*.
+# It takes the bytes that each of $R$ GPUs would send in a single ring, 2 (R − 1)/R times the tensor, and divides them by the measured time.
+# (Bekman's table has only bus bandwidths, and we computed the times back from them.) Now look at a user's
+# [report](https://github.com/lessizzmore/create-a3mega-ztan-fork) from two nodes of Google's A3 Mega, with eight H100 each. An all-reduce of 8
+# GiB took 47.5 ms, and its bus bandwidth is printed as 339 GB/s (published). But a port has 25 GB/s there, so all eight ports of a node together
+# send only 200.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 400]
 carried = helpers.predict(
@@ -533,9 +534,9 @@ print(f"µs: each further node {per_node_us:.0f}, so eight nodes", end=" ")
 print(f"{four_us + 4 * per_node_us:.1f} (modelled) and {eight_us:.1f} (published)")
 
 # %% [markdown] tags=["explain"]
-# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3. A straight line was to be
-# expected. That it fits so closely is luck, because his row for 32 bytes is 4 µs lower. (NCCL can also sum along a tree, where the waiting grows only with the
-# logarithm of the nodes.)
+# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3.  That it fits so
+# closely is luck, because his row for 32 bytes is 4 µs lower. (NCCL can also sum along a tree, where the waiting grows only with the logarithm
+# of the nodes.)
 #
 # To find out how small is small, take two B200 times from Bekman's table, 0.378 ms for 1 MiB and 87.2 ms for 16 GiB, which are 17.2 GB. A straight line
 # through both says that an all-reduce first waits and then sends its bytes at some rate. Waiting and sending take equally long if the bytes are the wait times
@@ -571,9 +572,9 @@ for name, size in {"256 MiB": 256 * MIB, "64 KiB": 64 * KIB}.items():
 # The line is a rough tool, because it is 24 % too low at 256 MiB. Below 128 KiB it fails completely. For 64 KiB the cluster took about 3.2 ms, eight times as
 # long as for 1 MiB, and we do not know why.
 #
-# Now take the layer of lesson 06. Each token has a vector of 8,192 bytes, so for one sequence of 4,096 tokens it sums exactly 32 MiB. On the two A3 Mega nodes this size
-# took 1.06 ms (published). Its bytes need only 0.13 ms inside and 0.17 ms outside (modelled), so even 32 MiB are a small tensor. (Latency is not the whole
-# reason, because 8 bytes take 0.14 ms there. We do not know the rest of it.)
+# Now take the layer of lesson 06. Each token has a vector of 8,192 bytes, so for one sequence of 4,096 tokens it sums exactly 32 MiB. On the two
+# A3 Mega nodes this size took 1.06 ms (published). Its bytes need only 0.13 ms inside and 0.17 ms outside (modelled), so even 32 MiB are a small
+# tensor. (Latency explains 0.14 ms of it, the time of 8 bytes. We do not know the rest.)
 #
 # A server has smaller ones. When Llama 2 70B writes a token for one user, each of its 80 layers sums two vectors of 8,192 elements, 16 KiB each. If you cut
 # the layers over two nodes, all these 160 sums cross the network, and on the A3 Mega nodes one of them takes 139 µs (published). Together they take 22 ms per
@@ -593,9 +594,10 @@ print(f"ms per token for the weights: {1e3 * 140e9 / 16 / 3350e9:.1f} (modelled)
 print(f"ms for 32 KiB on one B200 node: {1e3 * one_node[32 * KIB]:.3f} (published)")
 
 # %% [markdown]
-# If you cut between the layers instead, as vLLM's rule says, the two nodes work one after the other, so that reading takes 5.2 ms. The 160 sums then stay inside
-# a node. They are not free there, since even 32 KiB took 48 µs on one B200 node (published), which makes 8 ms for 160 of them. But together this is about half
-# of the 25 ms of before, and each token crosses the network once and not 160 times.
+# If you cut between the layers instead, as vLLM's rule says for models that are too large for one node, the two nodes work one after the other,
+# and reading takes 5.2 ms, as on one node. The 160 sums then stay inside a node. They are not free there, since even 32 KiB took 48 µs on one
+# B200 node (published), which makes 8 ms for 160 of them. But together this is about half of the 25 ms of before, and each token crosses the
+# network once and not 160 times.
 #
 # **To remember.** Each further node adds the same wait, 78 µs on those V100 nodes. On four B200 nodes an all-reduce of less than 74 MB mostly waits, so send few
 # large tensors across nodes and not many small ones.
@@ -728,9 +730,10 @@ two_levels.explore_leaving()
 # Only the curve of the all-reduce falls close to 1, because 72 ports share the sum of their node. In an all-to-all each GPU has as many bytes for the other
 # node as before.
 #
-# Does a measurement confirm this? DeepSeek's library [DeepEP](https://github.com/deepseek-ai/DeepEP) exchanges tokens between experts, and its authors
-# publish rates per GPU. Their rates count all exchanged bytes, also those that stay in the node. Only (k − 1)/k of the bytes leave it, so ports of 50 GB/s
-# allow 100 GB/s on two nodes and 67 on four, if no token is sent once for two experts. On GPUs of the H100's generation they measured 90 and 61, about nine tenths of both limits.
+# Does a measurement fit the bytes of the ports? DeepSeek's library [DeepEP](https://github.com/deepseek-ai/DeepEP) exchanges tokens between
+# experts, and its authors publish rates per GPU. Their rates count all exchanged bytes, also those that stay in the node. Only (k − 1)/k of the
+# bytes leave it, so ports of 50 GB/s allow 100 GB/s on two nodes and 67 on four, if every copy of a token is sent separately. On GPUs of the
+# H100's generation they measured 90 and 61, about nine tenths of both limits.
 
 # %% tags=["hide-input"]
 for row in two_levels.DEEP_EP:
@@ -742,14 +745,15 @@ for row in two_levels.DEEP_EP:
 # **To remember.** In an all-to-all a port carries $g/2$ times as many bytes as in an all-reduce, with eight GPUs four times. On two H100 nodes it takes 5.1
 # times as long as on one, and an all-reduce, of which nothing is hidden, only 1.64 times.
 #
-# Is vLLM's rule right for the layer with which this lesson began?
+# Is vLLM's rule right for the layer of lesson 06?
 
 # %% [markdown]
 # ## Back to the bet
 #
-# The all-reduce of 4 GiB takes only 2.17 times as long on four nodes as on one, because each of eight ports carries about 1 GB, instead of a single one
-# carrying 8. For a small tensor this is of little use, since it does not wait for bytes, and on the V100 nodes each further node added
-# 78 µs. In an all-to-all there is nothing to add up, because all its pieces are different, and on two H100 nodes it takes 5.1 times as long as on one.
+# The all-reduce of 4 GiB takes only 2.17 times as long on four nodes as on one, because each of eight ports carries about 1 GB, instead of a
+# single one carrying 8. For a small tensor many ports are of little use, since it does not wait for bytes, and on the V100 nodes each further
+# node added 78 µs. In an all-to-all there is nothing to add up, because each piece has a receiver of its own, and on two H100 nodes it takes 5.1
+# times as long as on one.
 #
 # And the layer of lesson 06, cut over sixteen H100 in two nodes? For 32 layers and 16 sequences a step makes 4 × 32 × 16, or 2,048 sums of 32 MiB, together
 # 68.7 GB. Inside its node a GPU sends 2 × 7/8 of them, and its port carries an eighth. With ports of 50 GB/s this gives the second row of the table, for a step of
@@ -778,9 +782,9 @@ table = pd.DataFrame(rows, index=headings).T
 table.map(lambda time_s: f"{time_s:.2f}" if time_s else "")
 
 # %% [markdown]
-# Even if nothing but bytes took time, twice as many GPUs would be only 1.3 times as fast. Now suppose that each of the 2,048 sums takes 1.06 ms, as on the
-# A3 Mega, where a port has half the rate. Then the sums alone take 2.17 s, nearly twice the whole step of eight GPUs (modelled, with nothing but bytes). So not all bytes have to leave
-# the node, but these sums should still stay inside, as vLLM's rule says.
+# Even if a sum cost only its bytes, twice as many GPUs would be only 1.3 times as fast. Now suppose that each of the 2,048 sums takes 1.06 ms,
+# as on the A3 Mega, where a port has half the rate. Then the sums alone take 2.17 s, nearly twice the whole step of eight GPUs (modelled, with
+# nothing but bytes). So not all bytes have to leave the node, but these sums should still stay inside, as vLLM's rule says.
 #
 # The last row shows another way to use the second node. Each node holds the whole model, cut over its own eight GPUs, and takes half of the sequences. Only
 # gradients leave the node, an eighth of 14 GB per GPU, and they leave once per step and not 2,048 times.

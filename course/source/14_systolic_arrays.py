@@ -269,10 +269,11 @@ one_row.reveal(modelled=100 * 1 / (1 + 766), counted=100 * single.utilisation)
 # It works in 1 cycle of 767, or 0.13 % (counted, with all 65,536 PEs simulated). For 50 % the tile needs 766 rows, and for 90
 # % it needs nine times as many, 6,894.
 #
-# Most of the waiting can be hidden if another tile follows. The TPU gives each PE a second register for a weight.
-# While the array works with one tile, the next one comes in, and each of its weights takes effect as soon as the
-# first row of its own inputs arrives there (published). This is called *double buffering*. The next tile begins before the results of this one have left the array, so only two times count. In each tile 96 rows of inputs must pass, and meanwhile 256 rows of the next weights must come in. The tile takes the longer of the two times, 256 cycles, and the
-# array works in 96 / 256, or 37.5 % of them. From 256 rows on it could work in all of them.
+# Most of the waiting can be hidden if another tile follows. The TPU gives each PE a second register for a weight. While the array works with one
+# tile, the next one comes in, and each of its weights takes effect as soon as the first row of its own inputs arrives there (published). This is
+# called *double buffering*. The next tile begins before the results of this one have left the array, so the way out no longer counts, and two
+# times remain. In each tile 96 rows of inputs must pass, and meanwhile 256 rows of the next weights must come in. The tile takes the longer of
+# the two times, 256 cycles, and the array works in 96 / 256, or 37.5 % of them. From 256 rows on it could work in all of them.
 #
 # **To remember.** An array of side 256 needs 256 rows per tile, because the next weights take 256 cycles to come in.
 # With 96 rows, 37.5 % of the multipliers work at best.
@@ -470,8 +471,8 @@ print(f"{early} of {len(recorded['writes'])} results are written too early")
 # **To remember.** Let the longest side of a product pass, because each load then serves more. With 32 rows passing,
 # the product took 210 cycles, and with 4 columns passing it took 560.
 #
-# A TPU keeps the weights, because a batch or an image brings many rows. But few matrices have exactly the size of the
-# array. What happens to the others?
+# A TPU keeps the weights, which suits images and large batches with their many rows. But few matrices have exactly the size of the array. What
+# happens to the others?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A tile that is half empty takes as long as a full one"
 # ## Part 4: shapes that do not fit
@@ -588,8 +589,8 @@ table = {
 pd.DataFrame(table, index=[f"side {side}" for side in sides]).T
 
 # %% [markdown] tags=["explain"]
-# In the first three rows the share falls to the right, so a larger array is better only for matrices that fill it.
-# The last row fills all three arrays, because 4,096 and 14,336 are 8 and 28 times 512.
+# In the first three rows the share falls to the right, so of a larger array a larger share is idle, although it needs fewer tiles. The last row
+# fills all three arrays, because 4,096 and 14,336 are 8 and 28 times 512.
 #
 # At work you meet the rule as padding. A TPU's vector registers are 128 wide as well (Cloud TPU performance guide),
 # and until August 2025 its kernels in vLLM needed attention heads whose size is a multiple of 128. Qwen2.5-0.5B has
@@ -624,9 +625,9 @@ print(f"A tile arrives every {1e6 * tile_s:.2f} µs, which is {tile_cycles:,.0f}
 print(f"and nine tiles take {9e6 * tile_s:.1f} µs (modelled).")
 
 # %% [markdown]
-# So these are the 18 µs, and the speed of the array hardly matters. Of every 1,349 cycles it works in 96, if a row
-# takes one cycle. Double buffering does not help, because the old tile is finished long before the next one arrives,
-# so the new weights come in while there is nothing else to do.
+# So these are Google's 18 µs, nine times a rounded 2, and the speed of the array hardly matters. Of every 1,349 cycles it works in 96, if a row
+# takes one cycle. Double buffering does not help, because the old tile is finished long before the next one arrives, so the new weights come in
+# while there is nothing else to do.
 #
 # **Your turn.** From one tile to the next, the array works for one cycle per row, then it moves the new weights in,
 # and the rest of the time it waits. Which shares are these?
@@ -671,7 +672,7 @@ def tile_shares(rows, side, tile_cycles):
 
 
 # %% [markdown]
-# One of the three shares needs no rows. It follows from the chip alone, that is from its side and the 1,349 cycles.
+# One of the three shares does not depend on the rows. It follows from the chip alone, that is from its side and the 1,349 cycles.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0, 100]
 moving = helpers.predict(
@@ -709,15 +710,15 @@ pd.DataFrame(shares, index=columns).T
 # Google's shares are of all cycles, and in some cycles none of the three happens. For MLP0 the three add up to 82.5
 # %, so we show 15.9 % as 15.9 / 82.5, or 19.3 %. This assumes that no weights arrive in the other cycles.
 #
-# Three numbers of the chip predict this one share for all four networks, and Google's counts agree to within 0.7
-# points. The share of work needs the rows too. There the model is right for MLP0 and up to 5.3 points too low for the
-# others. LSTM0 works for twice as long as its 64 rows should take. The paper has a rule that would explain it,
-# because with 8-bit weights and 16-bit inputs the array runs at half speed. Then 64 rows take 128 cycles, or 9.5 %,
-# and 10.0 % were counted. But the paper does not say which networks had 16-bit inputs, so this is only our inference,
-# and LSTM1 fits neither speed.
+# Three numbers of the chip predict this one share for all four networks, and Google's counts agree to within about 0.6 points. The share of work
+# needs the rows too. There the model is close for MLP0 and up to 5.3 points too low for the others. LSTM0 works for twice as long as its 64 rows
+# should take. The paper has a rule that would explain it, because with 8-bit weights and 16-bit inputs the array runs at half speed. Then 64
+# rows take 128 cycles, or 9.5 %, and 10.0 % were counted. But the paper does not say which networks had 16-bit inputs, so this is only our
+# inference, and LSTM1 fits neither speed.
 #
-# This explains the two numbers of the beginning. The 12.3 trillion belong to MLP0, whose 200 rows can use 200 of
-# 1,349 cycles. That allows 14.8 % of the peak, or 13.6 trillion, and the measured 12.3 are 90 % of it. That network of convolutions uses each weight 2,888 times (published). That is more than 1,349, so it need not wait for memory.
+# This explains most of the low number of the beginning, and it allows the high one. The 12.3 trillion belong to MLP0, whose 200 rows can use 200
+# of 1,349 cycles. That allows 14.8 % of the peak, or 13.6 trillion, and the measured 12.3 are 90 % of it. That network of convolutions uses each
+# weight 2,888 times (published). That is more than 1,349, so it need not wait for memory.
 #
 # Why did MLP0 not use 1,349 rows? With 250 rows instead of 200, a TPU answered 280,000 instead of 225,000 requests
 # per second, so the additional rows were almost free. But an answer then took 10 ms, and the application allowed 7
@@ -735,11 +736,10 @@ pd.DataFrame(shares, index=columns).T
 # | TPU v5e, bfloat16 | four of side 128 | 1.5 GHz | 197 TFLOP/s | 819 GB/s | 241 |
 # | TPU v6e, bfloat16 | side 256 | not found | 918 TFLOP/s | 1,638 GB/s | 560 |
 #
-# The sources are the paper, Google Cloud's pages on the two chips, and for their sides and the clock [*How to Scale
-# Your Model*](https://jax-ml.github.io/scaling-book/tpus/). The formula is that of lesson 02, where it gave 295 for
-# an H100, because it does not ask how the multipliers are wired. A server that [decodes](22_decoding.ipynb) 32
-# sequences at once brings 32 rows, so it can use 32 / 241, or 13 %, of a TPU v5e. So the loss of 2015 is still with
-# us.
+# The sources are the paper, Google Cloud's pages on the two chips, and for their sides and the clock [*How to Scale Your
+# Model*](https://jax-ml.github.io/scaling-book/tpus/). The formula is that of lesson 02, where it gave 295 for an H100, because it does not ask
+# how the multipliers are wired. A server that [decodes](22_decoding.ipynb) 32 sequences at once brings 32 rows, so it can use 32 / 241, or 13 %,
+# of a TPU v5e.
 #
 # **To remember.** In bfloat16 memory keeps up from $P / B$ rows on, 241 on a TPU v5e and 560 on a v6e, whereas for
 # their arrays alone 128 and 256 would do (Part 2).
@@ -772,10 +772,10 @@ bet.reveal(
 # six networks, and four times the clock brought almost nothing to the four that wait for weights, whereas four times the bandwidth made the six three times as
 # fast on average (published).
 #
-# An array thus loses multipliers for three reasons, and you can count each of them in advance. With fewer rows than
-# its side, 96 of 256, it waits for the next weights to come in. With a width that is no multiple of its side, 600 of
-# 768, it multiplies by zeros. With fewer rows than its memory needs, 200 of 1,349, it waits for the weights
-# themselves, and for Google's four networks this was the largest loss. The slower of the two waits sets the pace, whereas the zeros take their share of what is left.
+# An array thus loses multipliers for three reasons, and you can estimate each of them in advance. With fewer rows than its side, 96 of 256, it
+# waits for the next weights to come in. With a width that is no multiple of its side, 600 of 768, it multiplies by zeros. With fewer rows than
+# its memory needs, 200 of 1,349, it waits for the weights themselves, and for Google's four networks this was the largest loss. The slower of
+# the two waits sets the pace, whereas the zeros take their share of what is left.
 #
 # You can often repair all three by changing the network and not the chip, unless a limit such as the 7 ms forbids it.
 # But a change of the network can also make them worse. In a depthwise 3 × 3 convolution, which was invented to save

@@ -301,8 +301,8 @@ assert min(means.values()) > 88
 assert abs(means["mbconv"] - means["fused"]) < 4
 
 # %% [markdown] tags=["explain"]
-# The fused block reads 95.6 and 95.1 % of the unseen digits, and MBConv 93.7 and 93.8 % (measured), so with the same training it is not
-# better here. (With 1,000 digits a difference of about half a point may be chance.) For the tiles of one MBConv block you could also have six fused ones.
+# The fused block reads 95.6 and 95.1 % of the unseen digits, and MBConv 93.7 and 93.8 % (measured), so with the same training it is not better
+# here. (With 1,000 digits a difference of about a point may be chance.) For the tiles of one MBConv block you could also have six fused ones.
 #
 # Is the fused block always better, then? Let a block have $c$ channels and widen them to $w$, and count its tiles without rounding. The
 # narrowing is the same in both blocks, so we leave it out.
@@ -346,7 +346,7 @@ bet.reveal(published=362, source="Tan and Le, EfficientNetV2, 2021, table 3")
 # **To remember.** On an array, a depthwise convolution saves tiles only in blocks with more than about 9/8 × side channels and whole tiles shift
 # this. That is 288 channels for a side of 256 (342 for our width of 256, in whole tiles) and 144 for a side of 128.
 #
-# The fused block fills its tile almost completely. Was that luck?
+# Its 3 × 3 convolution fills its tile almost completely. Was that luck?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A width counts in whole tiles"
 # ## Part 2: the widths
@@ -374,8 +374,8 @@ tiles_of_32 = tiles(9 * 32, 256)
 tiles_32.reveal(counted=tiles_of_32)
 
 # %% [markdown] tags=["explain"]
-# It needs two, because 9 × 32 is 288, and 288 rows do not fit into 256. The second tile holds only the last 32 rows, but it takes as long
-# as a full one. So the array counts 9 × channels, and the good widths are those just below a multiple of 256.
+# It needs two, because 9 × 32 is 288, and 288 rows do not fit into 256. The second tile holds only the last 32 rows, but it takes as long as a
+# full one. So the array counts 9 × channels, and the good widths are those at which 9 × channels are just below a multiple of 256.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 mark="56" headline="56 channels take no longer than 32"
 rows = {}
@@ -535,10 +535,10 @@ csr_ratio = products.candidate("the same, as CSR").time_ratio
 print(f"as CSR, nine of ten zeros take {csr_ratio:.2f} times the dense time (measured)")
 
 # %% [markdown] tags=["explain"]
-# It is as fast as before. The processor multiplies by zero as by any other number, and so does our array. To skip the zeros, a program
-# must store where the other weights are. PyTorch's [CSR](glossary.md#compressed-sparse-rows) format stores an index of 8 bytes for each
-# weight of 4 bytes, so two thirds of a matrix must be zero before it saves a single byte. With nine
-# of ten zero, the product took about 0.7 times the dense time on one core (measured), although it has only a tenth of the multiplications.
+# It is as fast as before. The processor multiplies by zero as by any other number, and so does our array. To skip the zeros, a program must
+# store where the other weights are. PyTorch's [CSR](glossary.md#compressed-sparse-rows) format stores an index of 8 bytes for each weight of 4
+# bytes, so two thirds of a matrix must be zero before it saves a single byte. With nine of ten zero, the product took about three quarters of
+# the dense time on one core (measured), although it has only a tenth of the multiplications.
 #
 # This is a poor bargain, so hardware and network have to agree on a pattern. In [2:4 sparsity](glossary.md#24-sparsity) two of every four
 # neighbouring weights are zero. An index of 2 bits then says which inputs are needed, and every column has the same amount of work. On an
@@ -682,8 +682,8 @@ assert max(later.values()) - min(later.values()) < 3
 # with 2:4 in the first 70 % of the steps, took 6 % less time ([2024](https://pytorch.org/blog/accelerating-neural-network-training/),
 # published).
 #
-# **To remember.** A zero saves time only if a whole row, column or tile is left out. Half of 512 channels saves two of four tiles, and half
-# of the weights saves none.
+# **To remember.** On our array zeros save time only if a tile disappears. Half of 512 channels saves two of four tiles, and scattered zeros save
+# none.
 #
 # You have now made four choices for one array. Does your machine even see them?
 
@@ -772,14 +772,13 @@ print(
 # two 256 × 256 matrices took 30 times as long in bfloat16 as in float32 (measured). If this were your only machine, you would call bfloat16 a
 # bad idea.
 #
-# That is how ideas win and lose. Sara Hooker named it the [hardware lottery](glossary.md#hardware-lottery), "when a research idea wins
-# because it is suited to the available software and hardware" and not because it is superior
-# ([2020](https://hardwarelottery.github.io)). Our depthwise step has a part in this story. In 2012 AlexNet was trained on two GPUs with
-# 3 GB each, so three of its five convolutions saw only the half of the channels on their own GPU. This
-# saved 36 % of its multiply-adds and only 2.3 % of its parameters (counted). In 2017 the
-# authors of ResNeXt took such convolutions in groups from AlexNet, for better accuracy at equal work. With one channel per group they are
-# depthwise, which MobileNet used in the same year for less work. So what the memory of one machine had once forced became a way to save
-# work. On our array it saves nothing, as four layers with 64 channels show:
+# That is how ideas win and lose. Sara Hooker named it the [hardware lottery](glossary.md#hardware-lottery), "when a research idea wins because
+# it is suited to the available software and hardware" and not because it is superior ([2020](https://hardwarelottery.github.io)). Our depthwise
+# step has a part in this story. In 2012 AlexNet was trained on two GPUs with 3 GB each, so three of its five convolutions saw only the half of
+# the channels on their own GPU. This saved 36 % of its multiply-adds and only 2.3 % of its parameters (counted). In 2017 the authors of ResNeXt
+# took such convolutions in groups from AlexNet, for better accuracy at equal work. With one channel per group they are depthwise, which
+# MobileNet used in the same year for less work. What the memory of one machine had once forced was later chosen to save work. On our array it
+# saves nothing, as four layers with 64 channels show:
 
 # %% tags=["hide-input", "run"]
 layers = {
@@ -845,10 +844,9 @@ assert on_array["depthwise"] == on_array["ordinary 3 x 3"]
 # array the 64 channels take three packed tiles, as many as the ordinary layer with its 576 rows.
 #
 # Software draws lots too. Until the mid-1990s the favoured languages of AI research were LISP and Prolog, which are made for logic. Hooker
-# counts this among the reasons why symbolic AI stayed ahead of neural networks for so long. And some ideas still wait for their machine. In
-# 2019 Zuo and others built a network in which light modulators and lenses do the linear operations and laser-cooled atoms the activation
-# ([Optica](https://doi.org/10.1364/OPTICA.6.001132)). On such a machine a tile costs nothing, so other networks than ours may win
-# on it.
+# counts this among the reasons why symbolic AI stayed ahead of neural networks for so long. And some ideas still wait for their machine. In 2019
+# Zuo and others built a network in which light modulators and lenses do the linear operations and laser-cooled atoms the activation
+# ([Optica](https://doi.org/10.1364/OPTICA.6.001132)). There our count of tiles does not apply, so other networks than ours may win on it.
 #
 # **To remember.** Before you judge an idea, look which kernel ran it. Of four calls of the same convolution, 1 reached the kernel that was
 # written for it with AVX2, and 2 with AVX-512.
@@ -860,15 +858,16 @@ assert on_array["depthwise"] == on_array["ordinary 3 x 3"]
 # 2. Put each width at the edge of a tile.
 # 3. Remove whole channels, not single weights.
 #
-# With 7.5 instead of 4.5 billion operations the network processed 362 images per second instead of 262, and our model of
-# an array, which charges for tiles and not for operations, foresees that. A packed depthwise step uses 28 of 256 columns, so our block takes 12 tiles with it and 2 without. The exchange
-# pays below 144 channels on an array of side 128, and with all seven groups fused the network fell back to 254 images per second.
+# With 7.5 instead of 4.5 billion operations the network processed 362 images per second instead of 262, and our model of an array, which charges
+# for tiles and not for operations, foresees that. A packed depthwise step uses 28 of 256 columns, so our block takes 12 tiles with it and 2
+# without. By our model the exchange pays below 144 channels on an array of side 128, and with all seven groups fused the network fell back to
+# 254 images per second.
 #
 # So design in this order. Count the tiles of each layer, and compare its rows with the number of your machine (1,349 here). Move each width
 # to the edge of a tile, remove whole channels instead of single weights, and look which kernel ran. Only then count operations.
 #
-# One change remained open. With 4 bits our block was 1.5 times as fast for a single digit (simulated), and the network read 95.2 instead of
-# 95.6 % (measured), but 2 bits ruined it.
+# One change remained open. With 4 bits our block was 1.5 times as fast for a single digit (modelled), and the network read 95.2 instead of 95.6
+# % (measured), but 2 bits ruined it.
 #
 # The [exercises](exercises/15_co_design_exercises.ipynb) have you multiply by CSR, pack 2:4, choose a [register tile](glossary.md#register-tile), and keep a ledger of
 # zeros. [The appendix](appendix/15_co_design.ipynb) follows one convolution down to its instructions, finds an array in the [registers](glossary.md#register) of a

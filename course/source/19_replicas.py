@@ -139,8 +139,8 @@ def stacked_layer(inputs, weights, biases):
 
 
 # %% [markdown]
-# Three of your layers are all hundred networks. Each replica's own gradient is contained in the gradient of the *sum* of all losses, because no loss
-# depends on the weights of another replica.
+# Three calls of your layer compute all hundred networks. Each replica's own gradient is contained in the gradient of the *sum* of all losses,
+# because no loss depends on the weights of another replica.
 
 
 # %%
@@ -526,11 +526,12 @@ for way in ("separate", "padded_einsum"):
 # eight times as many values. The padded table makes the fewest values, but it pays with eight times the arithmetic. Values count if they do not fit into the
 # [caches](glossary.md#cache). With ten replicas or one, the outer product is faster than the pair product, although it makes three times as many (see the last figure).
 #
-# There is a trap in this table. A step reads a padded table once for all replicas, as a layer's weights were read once for all tokens in lesson 02. A
-# hundred replicas share this reading, but a single one pays for it alone, and for the zeros as well. For one replica the padded program took 79 ms, and the old one 12 ms (measured).
-# The developers met the same reversal on a CPU. For one replica they noted 92 for the mask and, for the padded table, 177 or 330 depending on the routine
-# that sums (published, [a comment in their code](https://github.com/NNPDF/nnpdf/blob/master/n3fit/src/n3fit/layers/DIS.py), without a unit). On a GPU the
-# padded table won even then, 53 against 65. Their program therefore chooses by the number of replicas.
+# There is a trap in this table. All replicas share each reading of a padded table, as a layer's weights were read once for all tokens in lesson
+# 02. A hundred replicas share this reading, but a single one pays for it alone, and for the zeros as well. For one replica the padded program
+# took 79 ms, and the old one 12 ms (measured). The developers met the same reversal on a CPU. For one replica they noted 92 for the mask and,
+# for the padded table, 177 or 330 depending on the routine that sums (published, [a comment in their
+# code](https://github.com/NNPDF/nnpdf/blob/master/n3fit/src/n3fit/layers/DIS.py), without a unit). On a GPU the padded table won even then, 53
+# against 65. Their program therefore chooses by the number of replicas.
 #
 # **To remember.** Count the values that a program makes on its way, and not only its multiplications. The program that makes 17.6 million per data set
 # took almost 7 times as long as the one that makes 2.2 million, with 1.7 times the multiplications.
@@ -564,9 +565,10 @@ shared = step_s("pair_product") / step_s("shared_validation")
 sharing.reveal(modelled=4 / 3, measured=shared)
 
 # %% [markdown] tags=["explain"]
-# Without sharing a step has four such parts, two forward passes and a backward pass that counts double, and with sharing it has three. So the factor is
-# 4/3, or 1.33 (modelled). It was 71.0 / 42.3, or 1.7 (measured), because more can be shared than we modelled. The loss of each replica needs a matrix of
-# 340 × 340 elements, which makes 46 MB for all of them. The new program reads it once per step instead of three times.
+# Without sharing a step has four such parts, two forward passes and a backward pass that counts double, and with sharing it has three. So the
+# factor is 4/3, or 1.33 (modelled). It was 71.0 / 42.3, or 1.7 (measured), probably because more can be shared than we modelled. The loss of
+# each replica needs a matrix of 340 × 340 elements, which makes 46 MB for all of them. The new program reads it once per step instead of three
+# times.
 #
 # The developers write that the validation took about 30 % of their time (published). For the run of 19 minutes they left it out, and they say so. Of these
 # 19 minutes, 9 went into loading and building, so 17,000 steps took 10 minutes, or 35 ms each. With a validation of 30 % these 10 minutes would be
@@ -578,8 +580,8 @@ sharing.reveal(modelled=4 / 3, measured=shared)
 # remedy is a trick. Copy the input 17,000 times and declare the whole training one epoch with 17,000 batches. The input is a grid of 50 points, so the
 # copies take 17,000 × 50 × 4 bytes, or 3.4 MB in TensorFlow.
 #
-# You can make such a gap in PyTorch. A `DataLoader` with one worker starts its worker process anew in every epoch, which costs time in each step if an
-# epoch is a single step. We make it on purpose, because without a worker, or with `persistent_workers=True`, there would be no gap.
+# You can make such a gap in PyTorch. A `DataLoader` with one worker starts its worker process anew in every epoch, which costs time in each step
+# if an epoch is a single step. We make it on purpose, because without a worker, or with `persistent_workers=True`, there would be almost no gap.
 #
 # **Your turn.** Close the gap. Make of one grid a dataset whose `steps` samples are all the whole grid, so that one epoch is the whole training.
 
@@ -733,7 +735,7 @@ common_norm = nn.utils.clip_grad_norm_(stack, 1.0)
 smaller.reveal(modelled=0.2 / (0.2**2 + 20**2) ** 0.5, counted=float(stack.grad[0]))
 
 # %% [markdown] tags=["explain"]
-# Their common norm is about 20, so both are divided by 20, and the quiet replica is left with 0.01. It now learns with a twentieth of its gradient because a
+# Their common norm is about 20, so both are divided by 20, and the quiet replica is left with 0.01. Its gradient is now a twentieth because a
 # stranger was loud. No error appears.
 #
 # **Your turn.** Clip each replica by its own norm, which goes over all its tensors together. `by_replica` lays one value per replica along that replica's
@@ -924,7 +926,7 @@ else:
 # ## Back to the bet
 #
 # 1. A stack saves calls, which is worth more in a shorter step.
-# 2. Count the values that a program makes.
+# 2. Count the values that a program makes and its multiplications, and then time it.
 # 3. Hold each replica to a fit that runs alone.
 #
 # Stacked last, the networks make a step 1.47 times as fast (measured), and stacked first hardly at all. Now the figures of the whole can stand side by side. The
@@ -934,8 +936,9 @@ else:
 # repaired as well. With an outer product a single replica takes about 12 / 1.8 ms (see the last figure), so a hundred in turn would take 670 ms, and the factor would be 16 (modelled). Their fit is larger than ours, with 50 points instead of 30, and their run of
 # 19 minutes did not validate, whereas each of our steps does.
 #
-# How do their repairs come to 20 or 30? If their factors can be multiplied, which is only roughly so, the stack's 1.3, the 1 / 0.7 of the validation and the 2 of the gap make 3.7, so the new tables must have been worth 5 to 8
-# (modelled), and the issue says only that they brought more than a factor of 2.
+# How do their repairs come to 20 or 30? If their factors can be multiplied, which is only roughly so, the stack's 1.3, the 1 / 0.7 of the
+# validation and the 2 of the gap make 3.7, so everything else, mostly the new tables, would be worth 5 to 8 (modelled), and the issue says only
+# that they brought more than a factor of 2.
 #
 # It would be wrong to remember that training together fails. The stacked layer was removed, and if it comes back it will be written anew, also because
 # several kinds of networks shall be possible. But all that the replicas share has stayed, and since May 2025 the program trains them at once by default

@@ -419,11 +419,12 @@ pd.DataFrame(
 )
 
 # %% [markdown] tags=["explain"]
-# All 16 requests got the same text under every scheduler (measured), because nobody's token depends on who shares its step. The line of the H100 would be of no
-# use on this core. It counts bytes and operations alone, and you know from lesson 22 what else a step takes here. On the CPU we therefore use a line through three measured steps, with a fixed time, a time per token and a time per request. With this
-# line in place of the decoder, the simulated server wrote up to a tenth more tokens per second than the real one on our core, and its first tokens came up to
-# 1.6 times as early (see the table), because a queue adds up the errors of all steps. So such a line puts the schedulers in the right order, and it does not
-# give their times.
+# All 16 requests got the same text under every scheduler (measured), because nobody's token depends on who shares its step, apart from rounding.
+# The line of the H100 would be of no use on this core. It counts bytes and operations alone, and you know from lesson 22 what else a step takes
+# here. On the CPU we therefore use a line through three measured steps, with a fixed time, a time per token and a time per request. With this
+# line in place of the decoder, the simulated server wrote up to a tenth more tokens per second than the real one on our core, and its first
+# tokens came up to 1.6 times as early (see the table), because a queue adds up the errors of all steps. So such a line shows large differences
+# between schedulers, but neither small ones nor exact times.
 #
 # **To remember.** Decide after every step who joins. At four requests per second this brought no more tokens, but the first one came in a 67th of the
 # time, and 4.2 per second could be promised.
@@ -556,10 +557,11 @@ pd.DataFrame(
 ).rename_axis("budget in tokens", axis="columns")
 
 # %% [markdown] tags=["explain"]
-# A step may have 30 / 0.0375, or 800 tokens, and with caches somewhat fewer. So the best budget should be a little below 800, and it
-# is. With 640 tokens 6.9 requests per second can be promised, with 512 it is 6.7, with 256 it is 6.1 and with 128 only 5.5 (simulated). With a small
-# budget the tokens and caches of the others take a larger share of each step, so that prompts are read more slowly and first tokens are late. With 1,024 tokens a step takes
-# 38 ms, so the server itself breaks the promise, and only 5.2 are possible. We take 512, which leaves room for the caches of longer prompts.
+# A step may have 30 / 0.0375, or 800 tokens, and with caches somewhat fewer. So the best budget should be a little below 800, and of the budgets
+# tried 640 is the best. With 640 tokens 6.9 requests per second can be promised, with 512 it is 6.7, with 256 it is 6.1 and with 128 only 5.5
+# (simulated). With a small budget the tokens and caches of the others take a larger share of each step, so that prompts are read more slowly and
+# first tokens are late. With 1,024 tokens a step takes 38 ms, so the server itself breaks the promise, and only 5.2 are possible. We take 512,
+# which leaves room for the caches of longer prompts.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="A mean hides a frozen screen"
 three = {**two, "continuous, 512 tokens": simulate(chunks[512], rate=4)}
@@ -615,8 +617,9 @@ for name, (report, _) in pauses.items():
 assert measured > 2
 
 # %% [markdown] tags=["explain"]
-# On our core the longest pause fell from 195 to 22 ms (measured), because no step has more than 64 tokens now. Here the prompt pays for it. Its own first
-# token came after 285 ms instead of 186, because each piece waits for a step of the others, and on a CPU a step has no unused arithmetic.
+# On our core the longest pause fell from 195 to 22 ms (measured), because no step has more than 64 tokens now. Here the prompt pays for it. Its
+# own first token came after 285 ms instead of 186, because each step also carries the tokens of others, and on a CPU a step has no unused
+# arithmetic.
 #
 # Chunks also save a little work, because weights are read while the arithmetic runs. In full steps a request costs 2,250 × 0.0375 ms of arithmetic and
 # 250 × 0.088 ms of caches, 106 ms instead of 115, and the limit rises to 9.4 per second.
@@ -849,8 +852,9 @@ for slots, room in ((4, serving.CacheMemory(4, 1024)), (24, serving.CacheMemory(
     )
 
 # %% [markdown] tags=["explain"]
-# On our core the pages admitted 22 requests at once instead of 4, and the tokens per second rose from 344 to 469 (measured), because more requests shared the weights of each step.
-# But each request waited longer for its next token, 23 ms instead of 10, for the same reason, so pages make room and do not make anybody faster.
+# On our core the pages admitted 22 requests at once instead of 4, and the tokens per second rose from 344 to 469 (measured), because more
+# requests shared the weights of each step. But each request waited longer for its next token, 23 ms instead of 10, for the same reason, so pages
+# shorten the wait for a place and lengthen the time per token.
 #
 # **To remember.** Keep a common beginning once, which here halved the cost of a request from 106 to 50 ms. Slots are free memory / (tokens per request ×
 # bytes per token), 217 with pages and 59 if the full context is reserved.
@@ -1006,16 +1010,16 @@ plotting.show(
 # | kept instructions | 15 | 500 tokens are read instead of 2,000 |
 # | pages | 18 | memory holds 217 requests instead of 59 |
 #
-# The 27 of the beginning counted only the writing. With the reading 8.7 are possible, chunks and kept instructions raise this limit to 20, and the best
-# server comes within a tenth of it. (Do not trust the second digit of the 18. NVIDIA's rates confirmed our line only to within a quarter, and on the CPU
-# such a line missed first tokens by a factor of 2.)
+# The 27 of the beginning counted only the writing. With the reading 8.7 are possible, chunks and kept instructions raise this limit to 20, and
+# the best server comes within a tenth of it. (Read the 18 with a margin. NVIDIA's rates confirmed our line only to within a quarter, and on the
+# CPU such a line missed first tokens by a factor of up to 1.6.)
 #
-# Here the course ends. It began with a product of two matrices and ends with people who wait for an answer, but its three questions have stayed the same.
-# Which bytes have to travel, who waits for them, and who could use the time meanwhile? The [roofline](glossary.md#roofline) that explained one layer also explained the shape of a
-# price list, and Little's law counted loads in flight as well as requests in a server. So when your next program is slow, write down its line first and
-# work out how long it should take. Then measure. If the two agree, you know what you have to shorten or to buy. If they differ, you are about to learn
-# something. [One step, taken
-# apart](one_step.md) does this once more for a single step of a server, with all lessons.
+# Here the course ends. It began with a product of two matrices and ends with people who wait for an answer, but its three questions have stayed
+# the same. Which bytes have to travel, who waits for them, and who could use the time meanwhile? The [roofline](glossary.md#roofline) that
+# explained one layer also suggested a reason for the shape of a price list, and Little's law counted loads in flight as well as requests in a
+# server. So when your next program is slow, write down its line first and work out how long it should take. Then measure. If the two agree, you
+# know what you have to shorten or to buy. If they differ, you are about to learn something. [One step, taken apart](one_step.md) does this once
+# more for a single step of a server, with all lessons.
 
 # %% [markdown] tags=["formulas"]
 # ## Formulas
