@@ -89,7 +89,7 @@ bet
 # These three words keep our numbers apart in the whole course, and other numbers are called counted, simulated or published. Besides the two
 # programs of the bet we run a copy and a product of smaller matrices, because their times will give us the two rates that our model needs. All
 # four run in turns, many times, so that a noise from outside meets all of them alike. A time below is the median of a program's times. For a
-# ratio we divide the two times of each turn, and take the median of these quotients.
+# ratio we divide the times of two programs in each turn, and take the median of these quotients.
 
 # %% tags=["run"]
 a, b, c = torch.rand(3, 1024, 1024)

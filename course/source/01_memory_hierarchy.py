@@ -267,9 +267,9 @@ timing.claim(sentence, ratio, at_least=8, evidence=waits)
 # %% [markdown] tags=["explain"]
 # Follow the solid curve, the chase round and round, from the left. While the buffer fits into L1, a load takes a few nanoseconds, part of which
 # is the arithmetic that turns the number of a line into its address. Each further cache answers later, because a large memory takes room and
-# signals need time to cross it. If the dashed curve, the chase after the flush, is far above it, a cache had the lines. Where the two meet,
-# throwing the lines out changes nothing, so main memory had answered before. The shape of the solid curve alone could not tell you this, because
-# main memory is flat just as a cache is.
+# signals need time to cross it. If the dashed curve, the chase after the flush, is far above the solid one, a cache had the lines. Where the two
+# meet, throwing the lines out changes nothing, so main memory had answered before. The shape of the solid curve alone could not tell you this,
+# because main memory is flat just as a cache is.
 #
 # Between a cache and main memory, the solid curve is a mixture of both. The arrow marks the largest buffer in which a load takes 1.5 times as
 # long or longer after the flush.
@@ -353,12 +353,12 @@ timing.claim(sentence, slower if has_large else None, at_least=1.1, evidence=evi
 # Far beyond it the small pages cost more, because the core first has to find out where the data are, although the data are no farther away. The
 # factor is less than 2 if a part of the table is still in the caches, or if the large pages wait for translations as well.
 #
-# That curve may indeed rise, although a TLB can translate 2 GiB of them.  On a server in the cloud, which is a virtual machine, the host
-# translates every address a second time ([Bhargava and others](https://doi.org/10.1145/1346281.1346286), 2008), a known cause of such a rise
-# that we have not tested here.
+# The curve of the large pages may indeed rise, although a TLB can translate 2 GiB of them. On a server in the cloud, which is a virtual machine,
+# the host translates every address a second time ([Bhargava and others](https://doi.org/10.1145/1346281.1346286), 2008), a known cause of such a
+# rise that we have not tested here.
 #
 # **To remember.** With pages of 4 KiB, a TLB of 2,048 entries covers 8 MiB, and far beyond it a random load also waits for its translation. On
-# Linux, NumPy asks for large pages  from 4 MiB on.
+# Linux, NumPy asks for large pages from 4 MiB on.
 #
 # And your bet? The random walk makes 8.4 million loads, and each takes as long as the last point of the upper curve. Reading in order is the loop that
 # numba compiled above, on the same pages. Counted in bytes, both walks would take equally long.
@@ -545,8 +545,8 @@ timing.claim(sentence, ratio, at_least=2, evidence=added)
 # %% [markdown] tags=["explain"]
 # The columns touch 16 times as many lines (counted), and they take about as many times as long. A second effect works in the same direction. A
 # processor can load neighbouring values together into one vector [register](glossary.md#register), and the values of a column are not
-# neighbours. This is why the columns take longer also in L1, where no line has to travel. But rows and columns both take only a small part of
-# the time there that they take for the whole table, as the last lines show. Most of the difference is therefore the wait for lines.
+# neighbours. This is why the columns take longer also in L1, where no line has to travel. But in L1 rows and columns both take only a small part
+# of the time that they take for the whole table, as the last lines show. Most of the difference is therefore the wait for lines.
 #
 # You can see this in your own program, because `x.stride()` says how many values apart two neighbours are along each axis.
 #
@@ -720,8 +720,8 @@ print(f"the bet: {core_lines:.1f} lines x {walk_wait} / {wait} = {factor:.1f} ti
 #
 # A chase runs on a GPU as well, in a single thread. On an A40 at 1,740 MHz, a load took 19 ns from L1, 144 ns from L2 and 320 ns from the memory
 # of the GPU (RRZE, [gpu-benches](https://github.com/RRZE-HPC/gpu-benches), published as 33, 250 and 556 cycles). An RTX 3090, whose bandwidth we
-# know, has the same chip and other memory, whose wait is not in this source. So we borrow the wait of its sister card and suppose that it
-# answers in 320 ns too.
+# know, has the same chip and other memory, whose wait is not in this source. So we borrow the wait of the A40 and suppose that the 3090 answers
+# in 320 ns too.
 #
 # Here is the chase of the A40 beside that of your core, together with your own GPU, if you have one, and with GPUs that readers have sent in:
 
@@ -761,7 +761,7 @@ plotting.show(memory_hierarchy.draw_threads(), alt=alt)
 # %% [markdown] tags=["explain"]
 # About 75,000 threads must wait, which is 59 % of all (modelled). So a GPU does not avoid the wait. It keeps so many threads that some of them
 # always have their data, and it runs those. In the drawing a single thread keeps an arithmetic unit busy for a tenth of the time, and ten
-# threads keep it busy all the time, although none of them waits less. Each waiting thread keeps its registers, and therefore a GPU has more
+# threads keep it busy all the time, although none of them waits less. Each waiting thread keeps its registers, and therefore this GPU has more
 # bytes of registers than of L2:
 
 # %% tags=["look"]
@@ -781,8 +781,7 @@ memory_hierarchy.explore_threads()
 # %% [markdown] tags=["explain"]
 # It is the H100. Its memory delivers 3,350 GB/s, and the same chip in a GH200 waits 347 ns (RRZE, published), so 1.16 MB must be in flight,
 # which are 291,000 float32 values. But an H100 holds only 270,336 threads, 2,048 on each of 132 multiprocessors. If each thread loads four
-# neighbouring values at once, 27 % of them suffice (modelled). Bandwidth has grown faster than the number of threads.  PyTorch's element-wise
-# kernels do this.
+# neighbouring values at once, 27 % of them suffice (modelled). Bandwidth has grown faster than the number of threads.
 #
 # **To remember.** With a wait of 320 ns, an RTX 3090 needs 300 kB in flight, for example 75,000 threads that wait for one float32 each. An operation on fewer values ends before its memory
 # has ever reached full speed.

@@ -276,8 +276,8 @@ timing.claim(sentence, over_least, at_most=2.5, evidence=[tried, turns] if tried
 
 # %% [markdown] tags=["explain"]
 # On our core the program took 20.2 ms (measured). The library, in turns with it, took 43.5 ms. So the least time of 16.2 ms is at most a fifth
-# too low, and the other 23 ms are the library's own. This is no disgrace, because a library has to be good at every shape, whereas our program
-# is useless for any other. But what does it do in this time?
+# too low, and the 23 ms by which the library is slower than ours are its own. This is no disgrace, because a library has to be good at every
+# shape, whereas our program is useless for any other. But what does it do in this time?
 #
 # One guess is that the library overlaps nothing, so that it takes the sum of the two times. That would be 16.2 + 12, or 28.2 ms, which would
 # explain almost half of the loss. It is tempting to stop here, but a guess that was made to fit a number has not been tested by it. So we let it
@@ -367,7 +367,7 @@ plotting.show(figure, alt=alt)
 # operations in the time in which one byte arrives, so each byte has to serve 10.7 operations, or the arithmetic is not busy. A float32 weight
 # has 4 bytes, and each token uses it for two operations. So $n$ tokens bring $n/2$ operations per byte, and about 21 tokens reach the corner.
 # Sixteen are below it, whereas sixty-four are beyond it and need at least 48 ms, because now their arithmetic takes that long. The library took
-# 72.5 ms (measured). This is the second formula.
+# 72.5 ms (measured). The corner gives us the second formula.
 #
 # > break-even tokens = (peak / bandwidth) × (bytes per weight / 2)
 
@@ -440,7 +440,7 @@ else:
 # All of this assumes that a weight travels once and is then used many times. Who makes sure of that?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A naive kernel reads each value again and again"
-# ## Part 4: a byte that is used three hundred times
+# ## Part 4: a byte that is used many times
 #
 # How does a program use a byte many times? We look at an older GPU and at float32, where 38 operations per byte are enough, and begin with a
 # program that does not reach them, because it shows what has to change.
@@ -884,9 +884,9 @@ evidence = [one_image, many_images, roofs_of([*layers, *batch])]
 timing.claim(sentence, nearer, at_most=1 / 2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# On our core it predicts 189 µs, so 89 of the 278 µs are still missing, most visibly in the first convolution. But the formula tells you what to
-# do. By the formula, a processor with twice the peak and twice the bandwidth would save 2 µs. Fewer calls save more, for example in a compiled
-# model, and so does more work per call, because 256 images at once took only 7.7 times their least time (measured).
+# On our core it predicts 189 µs, so 89 of the 278 µs are still missing, most visibly in the first convolution. But it tells you what to do. By
+# the formula, a processor with twice the peak and twice the bandwidth would save 2 µs. Fewer calls save more, for example in a compiled model,
+# and so does more work per call, because 256 images at once took only 7.7 times their least time (measured).
 #
 # **To remember.** The cheapest call costs about 4.1 µs here. Our core could do 730,000 operations in that time, so for anything smaller you mostly
 # pay the call.

@@ -230,8 +230,8 @@ print(f"whole warps: {by_warps.loads} loads of {by_warps.warps} warps")
 # Half of the threads are again on each side, yet each warp issues only one load, because its lanes agree. A GPU does not mind that threads
 # differ. It minds that lanes of one warp differ.
 #
-# Which threads are neighbours? In a block of 32 × 32 threads, thread (x, y) has the number 32 y + x. A warp is therefore one row of the block, with one y
-# and with x from 0 to 31.
+# Which threads share a warp? In a block of 32 × 32 threads, thread (x, y) has the number 32 y + x. A warp is therefore one row of the block,
+# with one y and with x from 0 to 31.
 #
 # **To remember.** Count warps and not threads. A warp of 32 lanes issues every side of a branch that at least one of its lanes takes.
 #
@@ -554,9 +554,9 @@ passes.reveal(modelled=math.gcd(34, 32), counted=wider.passes / wider.warps - 1)
 # (modelled). The padded kernel takes 5.07 ms, so the padding saves 3.55 ms. The model is 12 % too high, perhaps because some passes were hidden behind
 # other waits.
 #
-# The one-line kernel takes 3.6 times as long as the padded one, although the count of sectors said 4.5. A known reason is that a requested
-# sector need not come from the memory, because a cache may serve it. Eight warps of a block write the eight values of each sector, and a cache
-# can join their writes. We have not tested how much of the difference this explains.
+# The one-line kernel takes 3.6 times as long as the padded one, although the count of sectors said 4.5. A known reason is that not every
+# requested sector becomes traffic of the memory, because a cache stands between. Eight warps of a block write the eight values of each sector,
+# and a cache can join their writes. We have not tested how much of the difference this explains.
 #
 # **To remember.** Turn data in shared memory, and give a tile an odd number of words per row. With 32 words a column takes 32 passes, and with 33 it takes
 # one.

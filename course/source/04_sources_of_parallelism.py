@@ -112,8 +112,8 @@ def training(steps=10, examples=8, layers=3, models=1, delay=0):
 
 
 # %% [markdown]
-# **Your turn.** How many tasks does the longest chain have? The longest chain that ends at a task is one longer than the longest among the tasks
-# that it waits for.
+# **Your turn.** How many tasks does the longest chain have? The longest chain that ends at a task has one task more than the longest that ends
+# at any task it waits for.
 
 
 # %% tags=["yours"] yours="longest_chain" takes=7

@@ -545,7 +545,7 @@ both.claim(sentence, "gather_broadcast", at_least=1.3, simulated=True)
 # - DDP collects gradients in [buckets](glossary.md#bucket)
 # - A full bucket travels while other layers compute
 #
-# The gradient of the last layer can travel while the other layers are still computing. A bucket has 25 MiB by default , and DDP sends each as
+# The gradient of the last layer can travel while the other layers are still computing. A bucket has 25 MiB by default, and DDP sends each as
 # soon as it is full.
 #
 # Take a model that is small enough to follow by hand. Each of its four layers needs 10 ms in the forward pass and 40 ms in the backward pass, and has a
@@ -970,7 +970,7 @@ print(f"with no_sync around the first three: {once:,} bytes, {each / once:.0f} t
 # - 7 billion parameters make 112 GB
 # - All eight GPUs keep the same bytes
 #
-# In our recipe a parameter has 2 bytes of weight, 2 of gradient and 12 for Adam, a float32 copy and two moments of 4 bytes each. That is 16
+# In our recipe a parameter has 2 bytes of weight, 2 of gradient and 12 for Adam (a float32 copy and two moments, 4 bytes each). That is 16
 # bytes, and 7 billion parameters make 112 GB. Where is the waste?
 #
 # After the all-reduce, all eight GPUs compute the same update from the same 12 bytes per parameter. That is the first waste. Instead, let each GPU own an
@@ -1053,8 +1053,8 @@ plotting.show(figure, alt=alt)
 # %% [markdown] tags=["explain"]
 # The activations come on top, and no stage divides them.
 #
-# **To remember.** Without accumulation, ZeRO 1 and 2 bring 112 GB down to 38.5 and 26.25 GB without an extra byte of traffic. ZeRO 3 brings it
-# down to 14 GB for 1.5 times the traffic.
+# **To remember.** ZeRO 1 and 2 bring 112 GB down to 38.5 and 26.25 GB, and without accumulation they send no extra byte. ZeRO 3 brings it down
+# to 14 GB for 1.5 times the traffic.
 #
 # The [appendix](appendix/05_data_parallel.ipynb) has a script for `torchrun`, a rank that is killed, one that forgets a call, and other buckets. In the
 # [exercises](exercises/05_data_parallel_exercises.ipynb) you count a ring of unequal chunks, weigh micro-batches, and write the update of ZeRO 1.

@@ -419,9 +419,9 @@ pd.DataFrame(table, index=columns).T.rename_axis("per token, on eight GPUs (mode
 #
 # ### A common error: a gradient counted twice
 #
-# One mistake deserves a warning, because the forward pass does not show it. Each GPU has the whole gradient of the output, but suppose that
-# somebody adds it up over all GPUs once more, to be safe. On four GPUs, as in our small test, it is now four times too large. The forward pass
-# and the loss still look right, and Adam divides every gradient by its usual size, so that even the training seems to go on.
+# One mistake deserves a warning, because no error reports it. Each GPU has the whole gradient of the output, but suppose that somebody adds it
+# up over all GPUs once more, to be safe. On four GPUs, as in our small test, it is now four times too large. The forward pass and the loss still
+# look right, and Adam divides every gradient by its usual size, so that even the training seems to go on.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 100000]
 too_large = helpers.predict(

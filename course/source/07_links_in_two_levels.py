@@ -534,7 +534,7 @@ print(f"µs: each further node {per_node_us:.0f}, so eight nodes", end=" ")
 print(f"{four_us + 4 * per_node_us:.1f} (modelled) and {eight_us:.1f} (published)")
 
 # %% [markdown] tags=["explain"]
-# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3.  That it fits so
+# Two further nodes added 156 µs, so each added 78. Four more should add 312, and 319.4 + 312 is 631.4 µs. He measured 631.3. That it fits so
 # closely is luck, because his row for 32 bytes is 4 µs lower. (NCCL can also sum along a tree, where the waiting grows only with the logarithm
 # of the nodes.)
 #
@@ -574,7 +574,7 @@ for name, size in {"256 MiB": 256 * MIB, "64 KiB": 64 * KIB}.items():
 #
 # Now take the layer of lesson 06. Each token has a vector of 8,192 bytes, so for one sequence of 4,096 tokens it sums exactly 32 MiB. On the two
 # A3 Mega nodes this size took 1.06 ms (published). Its bytes need only 0.13 ms inside and 0.17 ms outside (modelled), so even 32 MiB are a small
-# tensor. (Latency explains 0.14 ms of it, the time of 8 bytes. We do not know the rest.)
+# tensor. (Latency explains 0.14 ms, the time of 8 bytes. We do not know the rest.)
 #
 # A server has smaller ones. When Llama 2 70B writes a token for one user, each of its 80 layers sums two vectors of 8,192 elements, 16 KiB each. If you cut
 # the layers over two nodes, all these 160 sums cross the network, and on the A3 Mega nodes one of them takes 139 µs (published). Together they take 22 ms per

@@ -752,7 +752,7 @@ input_pipeline.explore_loader()
 # - Each in a file of its own, or all in one *shard*
 # - A shard is one file with a table of where each item begins
 #
-# First make sure that your folder is not a part of main memory, which the temporary folder of many Linux systems is (tmpfs). The lesson asks the
+# First make sure that your folder is not a part of main memory, as the temporary folder of many Linux systems is (tmpfs). The lesson asks the
 # system and tells you, because the times do not give it away. In a test on such a folder, many small files still took more than 20 times as long
 # as one large one (measured), although no disk took part. On a real disk we first tell the system to forget our files, since it keeps what was
 # just written in memory, in its [page cache](glossary.md#page-cache).
@@ -899,15 +899,16 @@ print(f"together {1 + disk.request_s / bytes_s:.2g} times its bytes alone")
 # %% [markdown] tags=["slide"] minutes=2 headline="Each worker begins as a copy of your program"
 # ## Part 5: copies
 #
-# What can workers spoil? We ask this last, because no timer shows it, and two of the three faults raise no error.
+# What can workers spoil? We ask this last, because no timer shows it, and two of the three faults below raise no error.
 #
 # - On Linux a worker begins as a copy of your process
 # - The dataset holds a generator of random numbers
 # - By default each epoch starts new workers
 #
-# On Linux, up to Python 3.13, a worker begins as a *fork* of your process, an exact copy, and by default each epoch starts new workers. (Other
-# methods to start one copy the dataset as well.) Suppose that your dataset crops photos at random and holds a NumPy generator for that. An item
-# here is only the random number of its crop. An epoch has sixteen items in four batches, and each of four workers makes one batch.
+# On Linux, up to Python 3.13, a worker begins as a *fork* of your process, an exact copy, and by default each epoch starts new workers. (A
+# worker that is started in another way gets a copy of the dataset too.) Suppose that your dataset crops photos at random and holds a NumPy
+# generator for that. An item here is only the random number of its crop. An epoch has sixteen items in four batches, and each of four workers
+# makes one batch.
 
 
 # %%

@@ -30,7 +30,7 @@
 #
 # The usual advice is to halve the batch until the error goes away. Here the batch is a single sequence already, so you halve the sequence
 # instead, and the error stays. Halving is not a plan, because it shrinks only the bytes that belong to tokens, and the error message does not
-# say which kind has filled the memory.
+# say which bytes have filled the memory.
 #
 # In the lessons so far memory was slow. In this one it is full. [Lesson 01](01_memory_hierarchy.ipynb) counted the bytes that a program moves,
 # whereas this lesson counts the bytes that it has to keep, which are called its [working set](glossary.md#working-set). We keep a ledger. Its lines
@@ -110,9 +110,9 @@ per_parameter.reveal(modelled=2 + 2 + 4 + 4 + 4, counted=counted)
 # You might expect a saving, but there is none. A bfloat16 value has only eight significant bits, so an update that is smaller than 1/512 of its
 # parameter vanishes when the result is rounded. Fine-tuning makes such updates all the time, since at a learning rate of 10⁻⁵ Adam moves a
 # parameter of 0.02 by about 1/2,000 of its value. The optimizer therefore keeps a float32 copy of every parameter and adds the updates there.
-# With the two averages, which stay in float32 as well, the sum is 2 + 2 + 4 + 4 + 4 bytes. `torch.autocast`, its other form, leaves all four
-# values in float32, which is 4 × 4 and so 16 bytes again, and during the forward and the backward pass it adds a copy of the weights in 16 bits.
-# Mixed precision makes a step faster and its tokens cheaper, but not its parameters.
+# With the two averages, which stay in float32 as well, the sum is 2 + 2 + 4 + 4 + 4 bytes. `torch.autocast`, the other form of mixed precision,
+# leaves all four values in float32, which is 4 × 4 and so 16 bytes again, and during the forward and the backward pass it adds a copy of the
+# weights in 16 bits. Mixed precision makes a step faster and its tokens cheaper, but not its parameters.
 #
 # For Llama 2 7B this first line of the ledger is 6.74·10⁹ × 16 bytes, or 107.8 GB. The GPU would be full four times over before we have counted a
 # single token.
@@ -580,7 +580,7 @@ plotting.show(drawn, alt=alt)
 # saved activations, and of about 1 MB that an operator needs only for a moment, such as the gradient of an attention matrix, grey in the
 # picture.
 #
-# Back to the large model, and to your bet. It has mixed precision and fused attention again, and a loss over 32,000 words. We follow the
+# Back to the large model, and to your bet. The model has mixed precision and fused attention again, and a loss over 32,000 words. We follow the
 # operators of its step in the same way, on tensors without data, once with 4 blocks and once with 6. Every further block adds the same bytes, so
 # these two give the peak for all 32. (A step of the whole model gives it to the byte, and takes longer to follow.)
 
@@ -650,10 +650,10 @@ fall.reveal(modelled=modelled[0] - modelled[1], counted=peaks[2048] - peaks[1024
 # It falls by 8,192 bytes, which are the 1,024 token ids that are no longer there, and otherwise not at all. For both lengths we counted 108.3
 # GB, because the end of the step sets the peak, when all gradients are there and the optimizer runs, and no saved activation is left by then.
 #
-# Apart from the bytes of the tokens, this end needs 14.0 GB more than the beginning of the backward pass. Of these, 13.5 GB are the gradients, 2
-# bytes per parameter, and 0.5 GB is a float32 copy of one large gradient inside the optimizer, which our line above leaves out. (PyTorch's
+# If we leave out activations and loss, this end needs 14.0 GB more than the beginning of the backward pass. Of these, 13.5 GB are the gradients,
+# 2 bytes per parameter, and 0.5 GB is a float32 copy of one large gradient inside the optimizer, which our line above leaves out. (PyTorch's
 # default Adam on a GPU works on all tensors at once and may need as much as one more copy of all parameters, unless you pass `fused=True`.) As
-# long as the gradients are missing, activations may use this space without raising the peak. At 5.3 MB per token, about 2,600 tokens fit into
+# long as the gradients are missing, activations may use these 14.0 GB without raising the peak. At 5.3 MB per token, about 2,600 tokens fit into
 # it. If a step has fewer, a shorter sequence saves no memory at all. With gradient accumulation this space is gone. From its second sequence on,
 # the gradients of the first are there when the backward pass begins, so the two no longer take turns, and the peak is the sum of 16 bytes per
 # parameter and 5.3 MB per token.
@@ -826,10 +826,10 @@ working_set.explore_memory()
 # 2024) keeps the averages small by projecting the gradients, and updates layer by layer, so that a gradient is used as soon as it is there. Its
 # authors showed that a 7B can be pre-trained in 24 GB this way, with averages in 8 bits (published).
 #
-# All of these recipes let every parameter learn. The other way is to let only a few of them. A frozen parameter needs no gradient, no averages
-# and no copy, so it takes 2 bytes, or half a byte if it is stored in 4 bits (QLoRA, Dettmers and others, 2023). LoRA (Hu and others, 2021)
-# freezes the model and adds two thin matrices beside its linear layers, in the paper mostly those of attention and here all of them. Their thin
-# side is 16. All of them together have 40 million parameters, which take only 0.64 GB at 16 bytes each.
+# All of these recipes let every parameter learn. The other way is to let only a few parameters learn. A frozen parameter needs no gradient, no
+# averages and no copy, so it takes 2 bytes, or half a byte if it is stored in 4 bits (QLoRA, Dettmers and others, 2023). LoRA (Hu and others,
+# 2021) freezes the model and adds two thin matrices beside each of many linear layers, in the paper mostly those of attention and here all. The
+# thin side is 16. All of them together have 40 million parameters, which take only 0.64 GB at 16 bytes each.
 
 # %% tags=["hide-input", "look", "slide", "slide-output"] minutes=2 headline="One of five recipes fits into 24 GB"
 import pandas as pd

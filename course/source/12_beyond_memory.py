@@ -380,10 +380,10 @@ print(f"four of them in main memory: {1e3 * factor * token_s:.1f} ms, {factor:.1
 
 # %% [markdown] tags=["explain"]
 # Four layers need 4 × 634 MB / 32 GB/s, or 79 ms, besides the 27 ms. A model of which three layers in forty have no room is thus four times as
-# slow, because four of them cross the bus for each token. Hugging Face's Accelerate places a model in this way if you say `device_map="auto"`.
-# It fills the GPU first, and the layers that are left over are fetched just before their turn and removed afterwards ([its
-# documentation](https://huggingface.co/docs/accelerate/concept_guides/big_model_inference)). Its order is already the good one, so you feel only
-# the factor of 29.
+# slow, because a fourth takes turns with them, and all four cross the bus for each token. Hugging Face's Accelerate places a model in this way
+# if you say `device_map="auto"`. It fills the GPU first, and the layers that are left over are fetched just before their turn and removed
+# afterwards ([its documentation](https://huggingface.co/docs/accelerate/concept_guides/big_model_inference)). Its order is already the good one,
+# so you feel only the factor of 29.
 #
 # Caches drop bytes in the same way. We take layers so small that the L2 cache of a core holds eight of them, and a C++ loop of a few lines multiplies a vector
 # by the layers in turn. A byte that has left L2 comes back from the larger L3 cache. If nothing overlapped, it would cost at least twice as much.
@@ -439,8 +439,8 @@ beyond_memory.explore_segments()
 
 # %% [markdown] tags=["explain"]
 # With 32 segments of one block, the inputs take 1.07 GB and the inside of one block 0.63 GB. Fewer segments save inputs, but their insides grow
-# faster. With 4 segments the step needs 5.2 GB. The two would be equal near 25 segments. Of the numbers that divide the 32 blocks evenly, 32
-# gives the smallest sum, whatever the number of tokens.
+# faster. With 4 segments the step needs 5.2 GB. The inputs and the inside would be equal near 25 segments. Of the numbers that divide the 32
+# blocks evenly, 32 gives the smallest sum, whatever the number of tokens.
 #
 # What does a step cost now? The passes take 8 [operations](glossary.md#flop) per parameter and token instead of 6, because checkpointing repeats the forward pass. Each gradient goes
 # to main memory and each new parameter comes back, 2 bytes either way. For Adam the processor reads 14 bytes per parameter and writes 14, namely the copy, the
@@ -754,7 +754,8 @@ for workers in (1, 2, 8):
 #
 # The laptop needed 20 s per token and not 6. A loop over 20 GB with room for 14 drops every byte just before its turn, so that all 20 GB come
 # from the disk, and 20 GB at 1 GB/s are the 20 s that its user saw. If 14 GB always stay in memory, 6 s are possible. Our own program, which
-# drops layers by this rule, showed the same with nine layers in room for eight, where a pass took 28.9 ms instead of 3.59 (measured).
+# drops the layer that was used longest ago, showed the same with nine layers in room for eight, where a pass took 28.9 ms instead of 3.59
+# (measured).
 #
 # So when something is slightly too large, ask three questions. Does the rule that drops bytes fit the order in which they are used? How many times as slow is the
 # next memory? And can the bytes be fetched ahead, or are they used only once per step? If there is no next memory, count the bytes before you start.

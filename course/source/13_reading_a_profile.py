@@ -150,8 +150,8 @@ rows_sum.reveal(measured=100 * in_rows)
 
 # %% [markdown] tags=["explain"]
 # On our core the rows add up to 41 % (measured). A table can list only operators that ran, and for most of this step none did. The missing time
-# belongs to no operator, so you cannot find it by sorting their rows. The profiler itself is not to blame, because it made this step no longer
-# and the repaired one 4 % longer (measured).
+# belongs to no operator, so you cannot find it by sorting the rows. The profiler itself is not to blame, because it made this step no longer and
+# the repaired one 4 % longer (measured).
 #
 # You can find the time on a timeline. The file that you have just written is called a [trace](glossary.md#trace). It has the name, the beginning and
 # the duration of each call. Many calls lie inside others, often several levels deep, because an [operator](glossary.md#aten-operator) calls others to
@@ -544,7 +544,7 @@ traces.explore_launches()
 # tenths at 45 µs.
 #
 # Our repaired step would launch short kernels. It has 162 bars, 6 for loading, 59 and 95 for the two passes, and 2 for Adam. If each launched
-# one kernel, the launches would take 162 × 5 µs, or 0.8 ms.  So if the CPU launches the kernels one by one, even an infinitely fast GPU would
+# one kernel, the launches would take 162 × 5 µs, or 0.8 ms. So if the CPU launches the kernels one by one, even an infinitely fast GPU would
 # train this network only about 13 times as fast as our single core (modelled). Here the larger batch, your colleague's second idea, would be
 # right, because 100 times as many images need just as many launches.
 
@@ -867,7 +867,7 @@ timing.claim(
 #
 # How close was your bet? On our core four repairs made the step 3.8 times as fast, and the compiler made it 4.6 times as fast in all. The
 # network still computes the same, since after 31 steps the losses with and without the four faults differ by less than one millionth. The
-# compiler alone brought only 1.15, and could not have brought more than 1.6, because three fifths of the step were not the network at all.
+# compiler alone brought only 1.15, and could not have brought more than 1.6, because 63 % of the step were not the network at all.
 #
 # At the beginning the products were a tenth of the step, so a processor that multiplied matrices in no time would have made it only 1.1 times as
 # fast. Now they are two fifths of it, and the same processor would make it 1.7 times as fast.

@@ -710,15 +710,15 @@ pd.DataFrame(shares, index=columns).T
 # Google's shares are of all cycles, and in some cycles none of the three happens. For MLP0 the three add up to 82.5
 # %, so we show 15.9 % as 15.9 / 82.5, or 19.3 %. This assumes that no weights arrive in the other cycles.
 #
-# Three numbers of the chip predict this one share for all four networks, and Google's counts agree to within about 0.6 points. The share of work
-# needs the rows too. There the model is close for MLP0 and up to 5.3 points too low for the others. LSTM0 works for twice as long as its 64 rows
+# Three numbers of the chip predict this one share for all four networks, and Google's counts agree to within 0.7 points. The share of work needs
+# the rows too. There the model is close for MLP0 and up to 5.3 points too low for the others. LSTM0 works for twice as long as its 64 rows
 # should take. The paper has a rule that would explain it, because with 8-bit weights and 16-bit inputs the array runs at half speed. Then 64
 # rows take 128 cycles, or 9.5 %, and 10.0 % were counted. But the paper does not say which networks had 16-bit inputs, so this is only our
 # inference, and LSTM1 fits neither speed.
 #
 # This explains most of the low number of the beginning, and it allows the high one. The 12.3 trillion belong to MLP0, whose 200 rows can use 200
-# of 1,349 cycles. That allows 14.8 % of the peak, or 13.6 trillion, and the measured 12.3 are 90 % of it. That network of convolutions uses each
-# weight 2,888 times (published). That is more than 1,349, so it need not wait for memory.
+# of 1,349 cycles. That allows 14.8 % of the peak, or 13.6 trillion, and the measured 12.3 are 90 % of it. The network with the 86 trillion uses
+# each weight 2,888 times (published). That is more than 1,349, so it need not wait for memory.
 #
 # Why did MLP0 not use 1,349 rows? With 250 rows instead of 200, a TPU answered 280,000 instead of 225,000 requests
 # per second, so the additional rows were almost free. But an answer then took 10 ms, and the application allowed 7

@@ -346,7 +346,7 @@ bet.reveal(published=362, source="Tan and Le, EfficientNetV2, 2021, table 3")
 # **To remember.** On an array, a depthwise convolution saves tiles only in blocks with more than about 9/8 × side channels and whole tiles shift
 # this. That is 288 channels for a side of 256 (342 for our width of 256, in whole tiles) and 144 for a side of 128.
 #
-# Its 3 × 3 convolution fills its tile almost completely. Was that luck?
+# The 3 × 3 convolution of our fused block fills its tile almost completely. Was that luck?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="A width counts in whole tiles"
 # ## Part 2: the widths
@@ -846,7 +846,7 @@ assert on_array["depthwise"] == on_array["ordinary 3 x 3"]
 # Software draws lots too. Until the mid-1990s the favoured languages of AI research were LISP and Prolog, which are made for logic. Hooker
 # counts this among the reasons why symbolic AI stayed ahead of neural networks for so long. And some ideas still wait for their machine. In 2019
 # Zuo and others built a network in which light modulators and lenses do the linear operations and laser-cooled atoms the activation
-# ([Optica](https://doi.org/10.1364/OPTICA.6.001132)). There our count of tiles does not apply, so other networks than ours may win on it.
+# ([Optica](https://doi.org/10.1364/OPTICA.6.001132)). On such a machine our count of tiles does not apply, so other networks than ours may win.
 #
 # **To remember.** Before you judge an idea, look which kernel ran it. Of four calls of the same convolution, 1 reached the kernel that was
 # written for it with AVX2, and 2 with AVX-512.

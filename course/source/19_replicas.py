@@ -527,9 +527,9 @@ for way in ("separate", "padded_einsum"):
 # [caches](glossary.md#cache). With ten replicas or one, the outer product is faster than the pair product, although it makes three times as many (see the last figure).
 #
 # There is a trap in this table. All replicas share each reading of a padded table, as a layer's weights were read once for all tokens in lesson
-# 02. A hundred replicas share this reading, but a single one pays for it alone, and for the zeros as well. For one replica the padded program
-# took 79 ms, and the old one 12 ms (measured). The developers met the same reversal on a CPU. For one replica they noted 92 for the mask and,
-# for the padded table, 177 or 330 depending on the routine that sums (published, [a comment in their
+# 02. A single replica pays for it alone, and for the zeros as well. For one replica the padded program took 79 ms, and the old one 12 ms
+# (measured). The developers met the same reversal on a CPU. For one replica they noted 92 for the mask and, for the padded table, 177 or 330
+# depending on the routine that sums (published, [a comment in their
 # code](https://github.com/NNPDF/nnpdf/blob/master/n3fit/src/n3fit/layers/DIS.py), without a unit). On a GPU the padded table won even then, 53
 # against 65. Their program therefore chooses by the number of replicas.
 #
@@ -735,8 +735,8 @@ common_norm = nn.utils.clip_grad_norm_(stack, 1.0)
 smaller.reveal(modelled=0.2 / (0.2**2 + 20**2) ** 0.5, counted=float(stack.grad[0]))
 
 # %% [markdown] tags=["explain"]
-# Their common norm is about 20, so both are divided by 20, and the quiet replica is left with 0.01. Its gradient is now a twentieth because a
-# stranger was loud. No error appears.
+# Their common norm is about 20, so both are divided by 20, and the quiet replica is left with 0.01. Its gradient is now a twentieth of what it
+# was, because a stranger was loud. No error appears.
 #
 # **Your turn.** Clip each replica by its own norm, which goes over all its tensors together. `by_replica` lays one value per replica along that replica's
 # whole row.

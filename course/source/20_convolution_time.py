@@ -935,9 +935,9 @@ pd.DataFrame(rows, index=columns).T.map("{:.1f}".format).rename_axis("all convol
 # 3. Judge choices by their total time.
 #
 # Ben's choices take 231.3 / 219.7, or 1.05 times as long as Anna's, although he makes 11 mistakes and she makes 19. Four of his mistakes are the
-# same shape, and these four cost more than all of hers. Half of the fall in the error was a fact about a library, namely that NNPACK runs
-# something else with stride 2. Splitting NNPACK brought the pooled error from 19.2 to about 16 %, the other counts brought it to 13.0 %, and the
-# regret fell from 1.12 to 1.007.
+# same shape, and these four cost more than all of hers. Half of the fall in our model's error came from a fact about a library, namely that
+# NNPACK runs something else with stride 2. Splitting NNPACK brought the pooled error from 19.2 to about 16 %, the other counts brought it to
+# 13.0 %, and the regret fell from 1.12 to 1.007.
 #
 # If you can measure, measure. To time all algorithms twice for our 336 shapes took 440 s.
 #

@@ -24,8 +24,8 @@
 # # Decoding
 #
 # What does a GPU do with its arithmetic units for 99.7 % of the time while it writes? Ask a language model a question, and the answer arrives
-# piece by piece. Each piece is a *token*, and each token costs a pass through the whole model. The next pass must wait for it, because the new
-# token is part of its input. This loop is called [decoding](glossary.md#decoding). Take Llama 3 8B on an H100. A pass uses 7.5 billion
+# piece by piece. Each piece is a *token*, and each token costs a pass through the whole model. The next pass must wait for this one, because the
+# new token is part of its input. This loop is called [decoding](glossary.md#decoding). Take Llama 3 8B on an H100. A pass uses 7.5 billion
 # parameters, each in one multiplication and one addition, so a token takes 15 billion operations. By its data sheet the GPU can do 989 trillion
 # operations per second, which would be enough for 66,000 tokens per second. A single user of this GPU gets at most 223 of them (modelled).
 #
@@ -284,7 +284,7 @@ assert torch.equal(sequence[0], text[168 : 168 + 96])
 # 95 tokens sufficed. The text is the same, token for token, because the cache holds the keys and values that would otherwise be recomputed.
 #
 # We have saved the computing, and pay for it with memory. How much does the cache hold? Llama 3 8B has 32 layers, and each stores a key and a
-# value of 8 × 128 elements per token, in 2 bytes per element.
+# value of 8 × 128, or 1,024, elements per token, in 2 bytes per element.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[1, 1000000]
 token_bytes = helpers.predict(
@@ -302,7 +302,7 @@ token_bytes.reveal(
 )
 
 # %% [markdown] tags=["explain"]
-# It keeps 32 × 2 × 1,024 × 2, or 131,072 bytes.  A conversation of 2,000 tokens has a cache of 0.26 GB, and this is the number that the bet was
+# It keeps 32 × 2 × 1,024 × 2, or 131,072 bytes. A conversation of 2,000 tokens has a cache of 0.26 GB, and this is the number that the bet was
 # still missing.
 #
 # **To remember.** Keys and values of old tokens never change, so keep them. One token of Llama 3 8B costs 131 kB.
@@ -319,7 +319,7 @@ token_bytes.reveal(
 # - The larger the bandwidth, the sooner the token
 #
 # We count the weights first. A layer of Llama 3 8B has seven matrices. The query and the output projection have 4,096 × 4,096 weights each. Key
-# and value have 4,096 × 1,024, because this model has only 8 key-value heads  for its 32 query heads. The feed-forward layer is gated, so it has
+# and value have 4,096 × 1,024, because this model has only 8 key-value heads for its 32 query heads. The feed-forward layer is gated, so it has
 # three matrices of 4,096 × 14,336 and not two. Together that makes 218 million weights per layer, and 6.98 billion in 32 layers. The output head
 # over the vocabulary adds 0.53 billion. The embedding table is as large again, but a step reads a single row of it, so it does not count. What
 # remains is 7.5 billion weights, or 15.0 GB.
@@ -443,7 +443,8 @@ timing.claim(sentence, whole_prompt, at_most=128 / 3, evidence=passes)
 # utilisation](glossary.md#model-flops-utilisation) of 40 %.
 #
 # **To remember.** One user gets at most bandwidth divided by the bytes of the weights, which for 15 GB on an H100 is 223 tokens per second. By
-# the data sheet up to 295 tokens fit into the same pass before arithmetic limits it, and at 400 TFLOP/s, the rate of a large training, 120.
+# the data sheet up to 295 tokens fit into the same pass before arithmetic limits it, and at 400 TFLOP/s, the rate of a large training, about
+# 120.
 #
 # A prompt fills a pass with the tokens of one user. Can the next tokens of many users fill it as well?
 
@@ -480,12 +481,11 @@ pd.DataFrame(rows, index=columns).T.rename_axis("users")
 
 # %% [markdown] tags=["explain"]
 # For 64 users the caches take 5.0 ms and a step 9.5 ms, so each user gets 105 tokens per second (modelled). A single user with a text of 2,000
-# tokens gets 219, a little less than the 223 of the bet, because the cache is read too. So each of the 64 keeps nearly half of the speed, and
-# thirty times the 64th part of it, which is still faster than anybody reads. The last row of the table looks poor. Three times as many users
-# bring the owner not even half as much again, because most of the bytes are now caches, which are not shared. The weights are 15.0 GB and a
-# cache is 0.26 GB, so the two weigh the same at 57 users. There the owner sells half of what even an endless batch could bring, because half of
-# the time goes to the weights.  At about 240 users the GPU is full, since the whole model takes 16 GB of its 80 GB, and the other 64 GB hold no
-# more caches.
+# tokens gets 219, a little less than the 223 of the bet, because the cache is read too. So each of the 64 keeps nearly half of the speed, which
+# is thirty times a 64th of it and still faster than anybody reads. The last row of the table looks poor. Three times as many users bring the
+# owner not even half as much again, because most of the bytes are now caches, which are not shared. The weights are 15.0 GB and a cache is 0.26
+# GB, so the two weigh the same at 57 users. There the owner sells half of what even an endless batch could bring, because half of the time goes
+# to the weights. At about 240 users the GPU is full, since the whole model takes 16 GB of its 80 GB, and the other 64 GB hold no more caches.
 #
 # Turn it yourself. Where do the caches outweigh the weights if each text has 8,000 tokens? Which batch still gives everybody 50 tokens per second?
 
@@ -547,9 +547,9 @@ alt = "With more rows one product takes longer, although it reads the same matri
 plotting.show(decoding.draw_rows(rows, measured=taken), alt=alt)
 
 # %% [markdown] tags=["explain"]
-# The matrix has the same bytes for any number of rows. If a few rows take longer than one in your picture, one possible reason is the kernel. It
-# keeps the sums of its rows in [registers](glossary.md#register) while the matrix streams past. If they have room for the sums of four rows,
-# say, then eight rows need two passes through the matrix.
+# The matrix has the same bytes for any number of rows. If a few rows take longer than a single one in your picture, one possible reason is the
+# kernel. It keeps the sums of its rows in [registers](glossary.md#register) while the matrix streams past. If they have room for the sums of
+# four rows, say, then eight rows need two passes through the matrix.
 #
 # **To remember.** When the caches weigh as much as the weights, the owner sells half of what an endless batch would bring. For Llama 3 8B that
 # happens at 114,500 tokens in all sequences together, for example 57 users with 2,000 tokens each.
@@ -569,8 +569,8 @@ plotting.show(decoding.draw_rows(rows, measured=taken), alt=alt)
 # The cache of Llama 3 8B has been shrunk already. Llama 2 7B has the same 32 layers and the same width, yet it keeps 524,288 bytes per token,
 # four times as many, because each of its 32 query heads has a key and a value of its own. In [grouped-query
 # attention](glossary.md#grouped-query-attention) (Ainslie and others, 2023) four query heads share one key-value head. The model can still ask
-# 32 different questions of every token, and it gets the answers from 8 sets of keys, with a quality close to that of 32 sets, as the authors
-# found. Without this, the caches of our 64 users would take 67 GB, which would not even fit beside the weights.
+# 32 different questions of every token, and it gets the answers from 8 sets of keys, with a quality close to that of one set per head, as the
+# authors found for another model. Without this, the caches of our 64 users would take 67 GB, which would not even fit beside the weights.
 #
 # **Your turn.** Each of N sequences has one new token, with `queries` (N, heads, d), and its `keys` and `values` (N, kv_heads, t, d). Of 8 query
 # heads and 2 key-value heads, heads 0 to 3 share the first and 4 to 7 the second. `scaled_dot_product_attention` accepts several rows of queries
@@ -624,9 +624,10 @@ def grouped(queries, keys, values):
 
 
 # %% [markdown]
-# A shorter program would copy each key-value head four times and then call the attention that you already have.  A quarter of the bytes is read,
-# all 32 heads are written, and then all 32 are read again. Together that is 0.25 + 1 + 1, or 2.25 times the bytes of 32 stored heads, so the
-# copy costs more than the sharing saved. Without the copy a quarter is read, which is 0.25 / 2.25, or 0.11 times as many bytes.
+# A shorter program would copy each key-value head four times and then call the attention that you already have. For the copy a quarter of the
+# bytes of 32 heads is read, all 32 heads are written, and then all 32 are read again. Together that is 0.25 + 1 + 1, or 2.25 times the bytes of
+# 32 stored heads, so the copy costs more than the sharing saved. Without the copy a quarter is read, which is 0.25 / 2.25, or 0.11 times as many
+# bytes.
 
 # %% tags=["hide-input", "run"]
 query = torch.randn(1, 32, 128, device=device)
@@ -679,13 +680,13 @@ int8.reveal(
 
 # %% [markdown] tags=["explain"]
 # They measured 155.6 tokens per second, which is only 1.48 times as many (published). If these 3 ms stay as they are, 8 bits shorten a token
-# from 9.5 to 6.3 ms and bring a factor of 1.51, close to the published one. Do not trust it too quickly, however, because the two numbers can
-# also be explained in another way, as the [appendix](appendix/22_decoding.ipynb) shows.
+# from 9.5 to 6.3 ms and bring a factor of 1.51, close to the published one. Do not trust it too quickly, however, because the two measured
+# speeds can also be explained in another way, as the [appendix](appendix/22_decoding.ipynb) shows.
 #
 # For the 64 users of the bet, 8-bit weights shorten the step from 9.5 to 7.2 ms. With 8-bit caches too it takes 4.7 ms, and each user gets 211
-# tokens per second (modelled). This is the line alone, so a GPU that keeps its other milliseconds will stay below it, as gpt-fast did.
+# tokens per second (modelled). This is the line alone, so a GPU that keeps its other milliseconds will stay below 211.
 #
-# **To remember.** Four query heads per key-value head divide the cache by four. Halving the bytes halves at most the time that reads them, and
+# **To remember.** Four query heads per key-value head divide the cache by four. Halving the bytes at most halves the time of reading them, and
 # 8-bit weights brought 1.48 times the tokens and not 2.
 #
 # All this shortens a step. Can a step also give more than one token?

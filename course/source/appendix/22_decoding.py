@@ -98,10 +98,10 @@ pd.DataFrame(rows, index=["largest change of a probability", "tokens as before"]
 #
 # ## Why did half the bytes not give twice the tokens?
 #
-# With weights of 16 bits gpt-fast took 9.5 ms per token and with 8 bits 6.4 ms, a factor of 1.48 (published). The lesson explained it by 3 ms that do not
-# read weights and so stay. This is what remains if 13.2 GB are read at the data sheet's bandwidth. But the same authors write that "even just
-# copying memory struggles to break 85%" of it ([PyTorch blog](https://pytorch.org/blog/accelerating-generative-ai-2/), 2023). So there are two
-# ways to divide the 9.5 ms.
+# With weights of 16 bits gpt-fast took 9.5 ms per token and with 8 bits 6.4 ms, a factor of 1.48 (published). The lesson explained it by 3 ms in
+# which no weights are read and which stay. This is what remains if 13.2 GB are read at the data sheet's bandwidth. But the same authors write
+# that "even just copying memory struggles to break 85%" of it ([PyTorch blog](https://pytorch.org/blog/accelerating-generative-ai-2/), 2023). So
+# there are two ways to divide the 9.5 ms.
 #
 # | bandwidth | reading in 16 bits | everything else | a token in 8 bits | factor |
 # |---|--:|--:|--:|--:|
