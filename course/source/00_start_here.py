@@ -227,9 +227,9 @@ timing.claim(sentence, miss, at_least=8, evidence=turns)
 # bytes take the same 0.96 ms, but the operations take 2.15 billion / 100 billion, which is 21.5 ms. So the model says 22 times as long, and 20 were
 # measured.
 #
-# A right ratio can hide two wrong times. Both programs took a little less than modelled, `a @ b` a fifth, and on another machine we saw them take a
-# third more, because a rate is never quite the same in another program. But an error of a third seldom changes a decision, whereas the operations alone
-# were wrong by a factor of 100.
+# A right ratio can hide two wrong times. Both programs took less than modelled, `a * b` by a tenth and `a @ b` by a fifth, and on another
+# machine we saw them take a third more, because a rate is never quite the same in another program. But an error of a third is small beside the
+# factor of 100 by which the operations alone were wrong.
 #
 # **To remember.** Count bytes as well as operations, divide each by its own rate, and take the larger time. An element-wise operation in float32
 # moves 4 bytes for each element of each tensor that it reads or writes.
@@ -241,7 +241,7 @@ timing.claim(sentence, miss, at_least=8, evidence=turns)
 #
 # Which operations of PyTorch wait for data, and how do you make them wait less? We ask this now, because you can use the answer tomorrow.
 #
-# - Products and convolutions use each element many times
+# - Large products and most convolutions use each element many times
 # - Activations, biases, dropout and optimizers use it once
 # - Write one of these in five operations, and in one
 #
@@ -481,9 +481,9 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=list(copies.values()))
 # shared with everybody else on this server. So the same copy reached 52 GB/s
 # with the small matrix and 9.4 GB/s with the large one.
 #
-# The rate also depends on what ran before. Alone, a program finds its matrices in a cache, where its own last call has left them. In turns, something
-# else has used the cache meanwhile, and [the appendix](appendix/00_start_here.ipynb) finds out what. So even our bet has two answers. The product took
-# 20 times as long as `a * b` in turns, and 33 times alone (measured), because `a * b` profits most from a cache.
+# The rate also depends on what ran before. Alone, a program finds its matrices in a cache, where its own last call has left them. In turns,
+# something else has used the cache meanwhile, and [the appendix](appendix/00_start_here.ipynb) finds out what. So even our bet has two answers.
+# The product took 20 times as long as `a * b` in turns, and 33 times alone (measured), probably because `a * b` profits most from a cache.
 #
 # Here is what is most often forgotten about rates. A rate is not a property of a machine, as its weight is. It belongs to a machine *and* to
 # what the machine was doing when you measured it. So whenever you read a rate, in a data sheet or in your own notebook, ask what was running, on
@@ -635,9 +635,9 @@ miss = 6 * taken_s[1] / taken_s[6] if usable else None
 timing.claim(sentence, miss, at_least=1.2, evidence=evidence)
 
 # %% [markdown] tags=["explain"]
-# On our core six epochs should take 1.78 + 6 × 0.48, or 4.7 s (modelled). They took 5.0 s (measured). That is near, because all epochs do the
-# same kind of work. But the rate was not quite constant. The last three epochs took 0.59 s each instead of 0.48 s, and the start of 1.78 s,
-# which every run pays, hides part of this error.
+# On our core six epochs should take 1.78 + 6 × 0.48, or 4.7 s (modelled). They took 5.0 s (measured), which is near, since all epochs do the
+# same kind of work. But the rate was not constant. The last three epochs took 0.59 s each instead of 0.48 s, and the start of 1.78 s, which
+# every run pays, hides part of this error.
 #
 # The same division works for a run that costs millions of times as much, if we can count its work. The authors of LLaMA trained a model with 7
 # billion parameters on 1.0 trillion tokens in 82,432 GPU hours ([Touvron and others, 2023a](https://arxiv.org/abs/2302.13971), Tables 2 and 15,
@@ -679,8 +679,7 @@ large_hours.reveal(modelled=hours, published=1_720_320, source=source)
 # 5 to 21 %. The 6 cancels here, because both runs have it, but you need it as soon as the rate comes from a data sheet.
 #
 # In Part 1 it was wrong by a factor of 100 to count only operations, because the two programs did not wait for the same thing. Here both runs
-# consist of the same kind of large matrix products. What keeps the one below the data sheet keeps the other there as well, so the rate of one is
-# a good estimate for the other.
+# consist of the same kind of large matrix products. So the rate of one is a fair estimate for the other, here within about a fifth.
 #
 # Turn it yourself. The figure begins with a third run, LLaMA with 65 billion parameters and 1.4 trillion tokens on 2,048 A100s. With 44 % of the
 # data sheet's rate it says 22.5 days, and the authors report about 21 (Touvron and others, 2023a, published). How many A100s train Llama 2 70B,

@@ -22,10 +22,10 @@
 # %% [markdown] tags=["objectives"]
 # # Memory hierarchy
 #
-# A buffer of 512 MiB consists of 8.4 million pieces of 64 bytes, which are called [cache lines](glossary.md#cache-line). A core reads one number from each
-# line, from the first line to the last. Then it reads the same lines again, each exactly once, on a random walk. The bytes are the same, the number of
-# loads is the same, and the core is the same. But two things are different. The order is random, and each line contains the number of the next one, as in
-# a linked list, so the core learns where to look only when the line before has arrived.
+# A buffer of 512 MiB consists of 8.4 million pieces of 64 bytes, which are called [cache lines](glossary.md#cache-line). A core reads one number
+# from each line, from the first line to the last. Then it reads each line once more, in random order. The bytes are the same, the number of
+# loads is the same, and the core is the same. Two things are different. The order is random, and each line contains the number of the next one,
+# as in a linked list, so the core learns where to look only when the line before has arrived.
 #
 # [Lesson 00](00_start_here.ipynb) would divide the bytes by a rate and find no difference at all. At the 51.2 GB/s that the memory of a Ryzen 9
 # 5950X delivers by its data sheet, either walk takes 10.5 ms. But this leaves out the wait. The [latency](glossary.md#latency) of a load is the
@@ -77,8 +77,8 @@ bet
 # - A cache keeps copies of what was used last
 # - In a chase, each load waits for the one before
 #
-# An ordinary loop cannot tell how long a load waits, because a core sees the next addresses coming and asks for them early. In the random
-# walk it does not see them. Such a walk is called a *pointer chase*, and its time per load is the latency.
+# An ordinary loop cannot tell how long a load waits, because a core sees the next addresses coming and asks for them early. In this walk it does
+# not see them. Such a walk is called a *pointer chase*, and its time per load is the latency.
 #
 # **Your turn.** The buffer has a row of eight integers for each line. Join all lines into one random cycle, so that `buffer[line, 0]` is the number
 # of the line that comes next. The largest buffer has 8.4 million lines, so write it with NumPy and without a loop.
@@ -269,7 +269,7 @@ timing.claim(sentence, ratio, at_least=8, evidence=waits)
 # is the arithmetic that turns the number of a line into its address. Each further cache answers later, because a large memory takes room and
 # signals need time to cross it. If the dashed curve, the chase after the flush, is far above the solid one, a cache had the lines. Where the two
 # meet, throwing the lines out changes nothing, so main memory had answered before. The shape of the solid curve alone could not tell you this,
-# because main memory is flat just as a cache is.
+# because main memory can look as flat as a cache.
 #
 # Between a cache and main memory, the solid curve is a mixture of both. The arrow marks the largest buffer in which a load takes 1.5 times as
 # long or longer after the flush.
@@ -279,10 +279,10 @@ timing.claim(sentence, ratio, at_least=8, evidence=waits)
 #
 # Do the curves meet at the size of your last cache, the last dotted line? On a laptop of your own they usually do. On a rented server they may
 # meet much earlier, because the whole server shares the stated cache, and most likely its other users have filled it. The server on which this
-# lesson was written states an L3 of 300 MiB. When its neighbours were busy, the curves met soon after L2, as if there were no L3 at all.
+# lesson was written states an L3 of 300 MiB. At times the curves met soon after L2, as if there were no L3 at all.
 #
-# **To remember.** A load takes a few nanoseconds in L1 and about 100 in main memory. On a shared server the only caches that you can count on
-# are those of your own core, such as the 2 MiB of L2 on the server of this page.
+# **To remember.** A load takes a few nanoseconds in L1 and 100 to 250 in memory. On a shared server the only caches that you can count on are
+# those of your own core, such as the 2 MiB of L2 on the server of this page.
 #
 # In the bet, with 512 MiB in ordinary pages, a load can take much longer still. What else can be slow, if main memory is already the last level?
 
@@ -546,7 +546,7 @@ timing.claim(sentence, ratio, at_least=2, evidence=added)
 # The columns touch 16 times as many lines (counted), and they take about as many times as long. A second effect works in the same direction. A
 # processor can load neighbouring values together into one vector [register](glossary.md#register), and the values of a column are not
 # neighbours. This is why the columns take longer also in L1, where no line has to travel. But in L1 rows and columns both take only a small part
-# of the time that they take for the whole table, as the last lines show. Most of the difference is therefore the wait for lines.
+# of their time for the whole table, as the last lines show. Most of the difference is therefore the wait for lines.
 #
 # You can see this in your own program, because `x.stride()` says how many values apart two neighbours are along each axis.
 #
@@ -672,8 +672,8 @@ timing.claim(sentence, ratio, at_least=1.2, evidence=control)
 
 # %% [markdown] tags=["explain"]
 # In the same random order, known addresses make the loads many times as fast, because as many of them wait together as the core has buffers, or
-# fewer if their translations take long. So the linked list is slow above all because each address comes from the load before. The random order
-# alone costs only the factor between the last two lines, on this page about 4.5 (measured).
+# fewer if their translations take long. So in random order a list is slow above all because each address comes from the load before. The random
+# order alone costs only the factor between the last two lines, on this page about 4.5 (measured).
 #
 # Reading in order does even better. A [hardware prefetcher](glossary.md#hardware-prefetcher) notices the pattern and fetches lines before the
 # program asks for them. On their way from memory to L2 they occupy no line fill buffer, because they are noted in another queue, behind L2,
@@ -759,8 +759,8 @@ alt = "Bars of threads: one keeps a unit busy a tenth of the time, ten all the t
 plotting.show(memory_hierarchy.draw_threads(), alt=alt)
 
 # %% [markdown] tags=["explain"]
-# About 75,000 threads must wait, which is 59 % of all (modelled). So a GPU does not avoid the wait. It keeps so many threads that some of them
-# always have their data, and it runs those. In the drawing a single thread keeps an arithmetic unit busy for a tenth of the time, and ten
+# At least 75,000 threads must wait, which is 59 % of all (modelled). So a GPU does not avoid the wait. It keeps so many threads that some of
+# them always have their data, and it runs those. In the drawing a single thread keeps an arithmetic unit busy for a tenth of the time, and ten
 # threads keep it busy all the time, although none of them waits less. Each waiting thread keeps its registers, and therefore this GPU has more
 # bytes of registers than of L2:
 
@@ -779,9 +779,9 @@ print(f"RTX 3090: {registers:,} bytes of registers, {rtx_3090.l2_bytes:,} of L2 
 memory_hierarchy.explore_threads()
 
 # %% [markdown] tags=["explain"]
-# It is the H100. Its memory delivers 3,350 GB/s, and the same chip in a GH200 waits 347 ns (RRZE, published), so 1.16 MB must be in flight,
-# which are 291,000 float32 values. But an H100 holds only 270,336 threads, 2,048 on each of 132 multiprocessors. If each thread loads four
-# neighbouring values at once, 27 % of them suffice (modelled). Bandwidth has grown faster than the number of threads.
+# By this estimate it is the H100. Its memory delivers 3,350 GB/s, and the same chip in a GH200 waits 347 ns (RRZE, published), so 1.16 MB must
+# be in flight, which are 291,000 float32 values. But an H100 holds only 270,336 threads, 2,048 on each of 132 multiprocessors. If each thread
+# loads four neighbouring values at once, 27 % of them suffice (modelled). Bandwidth has grown faster than the number of threads.
 #
 # **To remember.** With a wait of 320 ns, an RTX 3090 needs 300 kB in flight, for example 75,000 threads that wait for one float32 each. An operation on fewer values ends before its memory
 # has ever reached full speed.

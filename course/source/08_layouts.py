@@ -254,9 +254,9 @@ for name, simulated, modelled in zip(
 assert simulated_s[1] > 1.2 * simulated_s[0]
 
 # %% [markdown] tags=["explain"]
-# A sum of two takes two messages of half the bytes. Over the slow link the 16 sums of the wrong order therefore take 16 × 2 × (5 + 5) ms, or 320 ms. The whole
-# step takes 164 ms in the right order and 422 ms in the wrong one (modelled). The processes take longer in both, because real messages also
-# take time to send and to receive.
+# A sum of two takes two messages of half the bytes. Over the slow link the 16 sums of the wrong order therefore take 16 × 2 × (5 + 5) ms, or 320
+# ms. The whole step takes 164 ms in the right order and 422 ms in the wrong one (modelled). The processes take longer in both, probably because
+# real messages also take time to send and to receive.
 #
 # Does it happen outside a model? The authors of the Ultra-Scale Playbook cut a model of 3 billion parameters over more and more GPUs
 # ([Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook), published). From 4 to 8 tensor ranks, inside a node, each GPU lost 12 % of its tokens
@@ -277,10 +277,10 @@ assert simulated_s[1] > 1.2 * simulated_s[0]
 # - Each computes one sequence, and no tensor group sends
 # - But 14 GB of gradients must be summed, not 1.75 GB
 #
-# The other extreme is to cut nothing.
+
 #
-# The price seems to be clear. All 14 GB of gradients have to be summed over all GPUs, eight times as much as the 1.75 GB of before. But remember the two levels
-# of lesson 07, where a node first adds up what its own GPUs have.
+# All 14 GB of gradients have to be summed over all GPUs, eight times as much as the 1.75 GB of before. But remember the two levels of lesson 07,
+# where a node first adds up what its own GPUs have.
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.1, 100]
 port_bytes = helpers.predict(
@@ -507,25 +507,26 @@ plotting.show(
 )
 
 # %% [markdown] tags=["explain"]
-# The first two rows of the table differ by 2 %, and a model that counts only bytes is not exact enough to choose between them. So look at what it has left out.
-# The gradients of data ranks can hide behind the backward pass (lesson 05), whereas the forward sums of tensor ranks hardly can (lesson 06). That speaks for
-# fewer cuts. Measurements agree. On 64 A100, Narayanan and others ([2021](https://arxiv.org/abs/2104.04473)) trained a model of 5.9 billion parameters, and for
-# each batch size that they tried, more stages made it slower. They advise stages for models that do not fit, and data parallelism for speed.
+# The first two rows of the table differ by 2 %, and a model that counts only bytes is not exact enough to choose between them. So look at what
+# it has left out. The gradients of data ranks can hide behind the backward pass (lesson 05), whereas the forward sums of tensor ranks hardly can
+# (lesson 06). That speaks for fewer cuts. For stages, measurements agree. On 64 A100, Narayanan and others
+# ([2021](https://arxiv.org/abs/2104.04473)) trained a model of 5.9 billion parameters, and for each batch size that they tried, more stages made
+# it slower. They advise stages for models that do not fit, and data parallelism for speed.
 #
 # The lecture from which this course grew (Cambridge, 2022) says that sharing a batch between machines is rarely if ever needed. For our
 # step a single node computes 8 × 430 ms and sums for 54 ms inside, which makes 3.50 s. Eight nodes are 6.4 times as fast, so that the 140 billion tokens of
 # lesson 05 take 3.4 days instead of 22. If you want to use a second machine at all, the batch is what you
 # can share most cheaply, because only 3 GB per step pass through a port.
 #
-# **To remember.** Share the batch first. If the model fits and every GPU has a sequence of its own, eight nodes need no cut at all, and they are 6.4 times as
-# fast as one.
+# **To remember.** Share the batch first. If the model fits and every GPU has a sequence of its own, eight nodes need no cut at all, and by the
+# data sheets they are 6.4 times as fast as one.
 #
 # Then why is no very large model trained in this way?
 
 # %% [markdown] tags=["slide"] minutes=2 headline="Where more GPUs stop to help"
 # ## Part 3: the end of data parallelism
 #
-# When is data alone not enough? We ask it now, because so far data parallelism alone has won.
+# When is data alone not enough? We ask it now, because so far data parallelism alone was as good as any layout.
 #
 # - ZeRO 3 sends all weights and gradients in every step
 # - More GPUs do not make these bytes fewer
@@ -632,17 +633,18 @@ plotting.show(
 )
 
 # %% [markdown] tags=["explain"]
-# The colours form diagonal bands, because sequences per GPU decide. From two sequences per GPU on, data alone wins. With one sequence per GPU, or one for two
-# GPUs, it is two tensor ranks, and with fewer as many as share a sequence, because stages with a single sequence would wait for each other. (Where a tensor
-# group leaves the node, the model is too kind, since lesson 07 found that such sums mostly wait.) Turn the figure yourself. Copies without a sequence stay idle in it. At how many sequences does data alone become slower than
-# eight tensor ranks, and what happens to this border if you double the nodes, or halve the ports?
+# The colours form diagonal bands, because sequences per GPU decide. From two sequences per GPU on, data alone is at least as good. With one
+# sequence per GPU, or one for two GPUs, it is two tensor ranks, and with fewer as many as share a sequence, because stages with a single
+# sequence would wait for each other. (Where a tensor group leaves the node, the model is too kind, since lesson 07 found that such sums mostly
+# wait.) Turn the figure yourself. Copies without a sequence stay idle in it. At how many sequences does data alone become slower than eight
+# tensor ranks, and what happens to this border if you double the nodes, or halve the ports?
 
 # %% tags=["hide-input"]
 layouts.explore_layouts()
 
 # %% [markdown]
-# On eight nodes data alone is faster than eight tensor ranks from about 64 sequences on, which is one per GPU, and each doubling of the nodes doubles this number. Slower ports do not
-# move the border, because the ports carry the same bytes in both, and only the stages gain.
+# On eight nodes data alone is faster than eight tensor ranks from about 56 sequences on, a little less than one per GPU, and each doubling of
+# the nodes doubles this number. Slower ports do not move the border, because the ports carry the same bytes in both, and only the stages gain.
 #
 # **To remember.** Data parallelism alone ends at one sequence per GPU, or even earlier at P / B tokens per GPU. On eight nodes of that H100 cluster these are
 # about 4,000 tokens.
@@ -799,12 +801,13 @@ ranks.close()
 # ## Back to the bet
 #
 # 1. The group that sends most gets the node.
-# 2. Share the batch first, as long as each GPU has a sequence.
+# 2. If the model fits, share the batch first, as long as each GPU has a sequence.
 # 3. Fill a node with tensor ranks, and only then use stages.
 #
-# With the two names exchanged a step takes 1,639 ms instead of 625, which is 2.6 times as long, because 95 % of its bytes leave the node.
-# But neither of the two is the best layout. With ZeRO 1 the model fits without any cut, and the step takes 546 ms by the data sheets, only 2 % more than the best, because nothing is
-# sent for single tokens. Cuts are for models that do not fit, and for steps with less than one sequence or P / B tokens per GPU.
+# With the two names exchanged a step takes 1,639 ms instead of 625, which is 2.6 times as long, because 95 % of its bytes leave the node. But
+# neither of the two is the best layout. With ZeRO 1 the model fits without any cut, and the step takes 546 ms by the data sheets, only 2 % more
+# than the best, because no activations are sent. Cuts are for models that do not fit, and for steps with less than one sequence or P / B tokens
+# per GPU.
 #
 # So choose in this order. First make the state fit into half of the memory, by a cut over the GPUs of a node and then by stages. Next, use all other GPUs for
 # more copies, as long as each copy has a sequence and each GPU has P / B tokens. If one of these runs out, use more GPUs for each copy. At the end, give the

@@ -473,8 +473,8 @@ columns = ["8 x one GPU", "in order, modelled", "in order, published", "zigzag, 
 pd.DataFrame(rows, index=columns).T
 
 # %% [markdown]
-# In order, the model is right to within 4 %, although it counts nothing but tiles. Zigzag reaches 82 to 90 % of the speed of an even share, the first column. The rest may be the smaller
-# products and the merging, which we have not tested.
+# In order, the model is right to within 4 %, from one GPU's time and the tiles alone. Zigzag reaches 82 to 90 % of the speed of an even share,
+# the first column. The rest may be the smaller products and the merging, which we have not tested.
 #
 # Turn the ring yourself. From how many tokens per GPU does zigzag wait for nothing, and what do more GPUs change?
 
@@ -576,8 +576,8 @@ print(f"attention {1e3 * attention_s:.0f} ms, Ulysses through ports {through_por
 # (Korthikanti and others, 2022). Its forward pass sends not one byte more. In lesson 06 a GPU held 47,872 of the 153,600 bytes
 # that a layer of Llama 2 saves per token, because some vectors were whole on each GPU. Now it holds an eighth of all of them, 19,200 bytes.
 #
-# **To remember.** Inside a node regroup tokens by heads, and across nodes let the keys go round. Ulysses sends 147 MB where the ring sends 235, but
-# only the ring can hide.
+# **To remember.** Inside a node regroup tokens by heads, and across nodes let the keys go round. Ulysses sends 147 MB where the ring sends 235,
+# but only the ring can hide.
 #
 # So far we decided which GPU computes which token. In the next layer the model decides. What does that cost?
 
@@ -588,7 +588,7 @@ print(f"attention {1e3 * attention_s:.0f} ms, Ulysses through ports {through_por
 #
 # - Eight feed-forward blocks instead of one, the experts
 # - A router sends each token to two of them
-# - Parameters grow, and the work of a token does not
+# - Parameters grow eightfold, and the work of a token only doubles
 #
 # Mixtral 8x7B has nearly the same layer as Llama 3 8B, with the same width and the same heads. But instead of one feed-forward block with 14,336 hidden
 # elements it has eight, the *experts*, and each token uses only two of them. This is a *mixture of experts*. The model has 46.7
@@ -807,8 +807,8 @@ ranks.close()
 # GPU at one expert has the mean 4 and the standard deviation √(16 × ¼ × ¾), or 1.73. If numbers follow a bell curve, their part above the mean is 0.4
 # standard deviations on average, here 0.69. For 16 pairs of a GPU and an expert that makes 11.
 #
-# In a large batch chance matters less. With 4,096 tokens on a GPU and top-2 of eight experts, the mean is 1,024 and the deviation √(4,096 × ¼ × ¾),
-# or 28. So chance drops 0.4 × 28 / 1,024, or 1 % of the tokens.
+# In a large batch chance matters less. With 4,096 tokens on a GPU and top-2 of eight experts, the mean is 1,024 and the deviation √(4,096 × ¼ ×
+# ¾), or 28. So chance drops 0.4 × 28 / 1,024, or 1 % of the visits.
 #
 # But a router does not choose at random, because it learns. An expert that is slightly better at first gets more tokens, so it learns more and becomes
 # better still. We let a small network with eight experts and top-1 learn 4,000 handwritten digits of 14 × 14 pixels, and then count the choices for 1,000 new ones. (The network multiplies an expert's output by
@@ -921,8 +921,7 @@ columns = ["fullest expert / fair share", "dropped, 25 % spare places", "digits 
 pd.DataFrame(rows, index=columns).T.rename_axis("weight of the balance loss")
 
 # %% [markdown]
-# Each number is counted and the median of five seeds, and the digits were recognised without dropping. The accuracy shows nothing of the crowd. Fedus and
-# others also gave the balance loss a weight of 0.01 (published).
+# Each number is counted and the median of five seeds, and the digits were recognised without dropping. The accuracy shows nothing of the crowd.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 first_seed = {

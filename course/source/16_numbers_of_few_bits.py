@@ -28,12 +28,11 @@
 # Then they rounded the same model to 8 bits in another way, and it answered 71.1 % (Xiao and others, *SmoothQuant*,
 # Table 4, published). Nobody had trained the model in between. Weights and activations had 8 bits both times.
 #
-# [Lesson 15](15_co_design.ipynb) asked how few bits are enough, but their number alone does not decide. We have built the same accident into a model that is small enough to take
-# apart. (Part 2 shows how. What the model computes does not change by it.) It reads 8 characters of the text that
-# Python prints for `help()` and predicts the next one, and on text that it has not seen its loss is about 1.39
-# (cross-entropy per character, measured, as all losses of this model). When we rounded its weights to 4 bits, the loss
-# rose by about 0.02. Then we gave it back its weights and rounded only its *activations*, the vectors that enter its
-# layers, to 8 bits.
+# [Lesson 15](15_co_design.ipynb) asked how few bits are enough, but their number alone does not decide. We have built a similar accident into a
+# model that is small enough to take apart. (Part 2 shows how. What the model computes does not change by it.) It reads 8 characters of the text
+# that Python prints for `help()` and predicts the next one, and on text that it has not seen its loss is about 1.39 (cross-entropy per
+# character, measured, as all losses of this model). When we rounded its weights to 4 bits, the loss rose by about 0.02. Then we gave it back its
+# weights and rounded only its *activations*, the vectors that enter its layers, to 8 bits.
 
 # %% tags=["hide-input"]
 import copy
@@ -61,12 +60,11 @@ colours = ["#882255", "#332288", "#999933", "#8C510A", "#000000"]  # without a m
 # - Or its activations in 8 bits, with one scale for all
 # - The model is not trained again
 #
-# Since 8 bits have much finer steps than 4, you might expect a small fraction. You make such a choice whenever you
-# serve a model, for example with vLLM's `--quantization` or with Hugging Face's `load_in_8bit`. Few bits are worth it
-# because memory moves fewer bytes and multipliers are smaller. OpenAI stores most weights of gpt-oss-120b at 4.25 bits,
-# so that the model fits on one GPU of 80 GB (model card). Its 117 billion parameters would take 234 GB in bfloat16,
-# whereas at 4.25 bits they would all fit into 62 GB. An H100 also multiplies 8-bit numbers at 1,979 trillion operations
-# per second, and bfloat16 at only 989 (data sheet, without sparsity).
+# Since 8 bits have much finer steps than 4, you might expect a small fraction. You make such a choice whenever you serve a model, for example
+# with vLLM's `--quantization` or with Hugging Face's `load_in_8bit`. Few bits are worth it because memory moves fewer bytes and multipliers are
+# smaller. OpenAI stores most weights of gpt-oss-120b at 4.25 bits, so that the model fits on one GPU of 80 GB (model card). Its 117 billion
+# parameters would take 234 GB in bfloat16, whereas at 4.25 bits they would all take about 62 GB. An H100 also multiplies 8-bit numbers at 1,979
+# trillion operations per second, and bfloat16 at only 989 (data sheet, without sparsity).
 
 # %% tags=["predict", "slide", "slide-output"] minutes=1 axis=[0.01, 1000]
 bet = helpers.predict(
@@ -87,10 +85,9 @@ bet
 # - Integers from -7 to 7, and a scale of 0.1
 # - Stored: 7, -3, 1 and 0
 #
-# The simplest way to store them in 4 bits each is as integers with a *scale*, which is called
-# [quantisation](glossary.md#quantisation). A 4-bit integer with a sign reaches from −7 to 7, so we take 0.70 / 7, or
-# 0.1, as the scale, and we keep the nearest integers, which are 7, −3, 1 and 0. Multiplied by the scale, they are 0.70,
-# −0.30, 0.10 and 0.
+# The simplest way to store them in 4 bits each is as integers with a *scale*, which is called [quantisation](glossary.md#quantisation). A 4-bit
+# integer with a sign reaches from −8 to 7, of which we leave out −8, so we take 0.70 / 7, or 0.1, as the scale, and we keep the nearest
+# integers, which are 7, −3, 1 and 0. Multiplied by the scale, they are 0.70, −0.30, 0.10 and 0.
 #
 # **Your turn.** Write it in two lines, with a scale of its own for each row. With $q$ bits the integers reach from
 # $-(2^{q-1} - 1)$ to $2^{q-1} - 1$.
@@ -333,9 +330,9 @@ pd.DataFrame(table, index=columns).T.rename_axis("stored as")
 # %% [markdown]
 # In e2m1 even 0.04 survives, although it has become about 0.06.
 #
-# How much does a model lose? Ours is about as small as a language model can be. It turns each of its 8 characters into
-# 16 numbers, computes 256 hidden elements from these 128, which pass a ReLU, and from them the probabilities of about a
-# hundred characters. It trains in seconds. We round its two matrices, about 59,000 weights, and do not train again.
+# How much does a model lose? Ours is about as small as a language model can be. It turns each of its 8 characters into 16 numbers, computes 256
+# hidden elements from these 128, which pass a ReLU, and from them the probabilities of about a hundred characters. We round its two matrices,
+# about 59,000 weights, and do not train again.
 
 # %% tags=["hide-input"]
 text = numbers.character_text()
@@ -387,11 +384,10 @@ columns = ["bits per weight", "loss (measured)", "rise", "rise, second training"
 pd.DataFrame(table, index=columns).T.rename_axis("weights stored as")
 
 # %% [markdown]
-# A scale per matrix is clearly worse than one per row, because more weights must live with a step that is too large for
-# them. The last three 4-bit rows are within 0.01 of each other. After a second training the integers with a scale per 32 lost
-# 0.020 and MXFP4 0.032. A large model loses about as little if the rounding is
-# done well. With *AWQ* (2024, Table 4, published), which chooses its scales with care, 4-bit weights in groups of 128
-# raise the perplexity of Llama 2 7B from 5.47 to 5.60. Perplexity is e to the power of the loss, so the loss per token
+# A scale per matrix is clearly worse than one per row, because more weights must live with a step that is too large for them. The last three
+# 4-bit rows are within 0.01 of each other. After a second training the integers with a scale per 32 lost 0.020 and MXFP4 0.032. A large model
+# also loses little per token if the rounding is done well. With *AWQ* (2024, Table 4, published), which chooses its scales with care, 4-bit
+# weights in groups of 128 raise the perplexity of Llama 2 7B from 5.47 to 5.60. Perplexity is e to the power of the loss, so the loss per token
 # rises by 0.02.
 #
 # **To remember.** Whatever is smaller than half a step is lost, and the largest number under a scale sets the step.
@@ -449,9 +445,8 @@ assert 70 < share < 98
 vanished.reveal(counted=share)
 
 # %% [markdown] tags=["explain"]
-# It is about 84 % (counted), because half a step is about 2.4. And what does it do to the loss? What enters a layer is
-# a matrix with a row for each token, here for each context of 8 characters, so your `quantise` gives it a scale per
-# token, and `in_groups` one scale for all.
+# It is about 84 % (counted), because half a step is about 2.4. What enters a layer is a matrix with a row for each token, here for each context
+# of 8 characters, so your `quantise` gives it a scale per token, and `in_groups` one scale for all.
 
 # %% [markdown]
 # What can be done? We begin with the remedy that you can write yourself, which moves the outlier into the weights. Divide channel $c$ of
@@ -978,11 +973,10 @@ plotting.show(figure, alt=alt)
 # to the nearest, but about 80 % if the weights have 64 bits (measured). With the coin it reads as many as with
 # 64, up to chance, although its weights have only 16 bits.
 #
-# Gradients have the opposite problem, because they are small without any large neighbour. In e4m3, about 79 % of the
-# gradients of LeNet, a small network for the same digits, are below half of 2⁻⁹ and become zero (counted). Here a
-# single scale helps. If you multiply the loss by a power of two, all gradients grow with it, and you divide the updates
-# by it again. This is [loss scaling](glossary.md#loss-scaling). Bfloat16 does not need it, because it has as many bits
-# of exponent as float32.
+# Gradients have the opposite problem, because they are small without any large neighbour. In e4m3, about 79 % of the gradients of LeNet, a small
+# network for the same digits, are below half of 2⁻⁹ and become zero (counted). Here a single scale helps. If you multiply the loss by a power of
+# two, all gradients grow with it, and you divide the gradients by it before the update. This is [loss scaling](glossary.md#loss-scaling).
+# Bfloat16 does not need it, because it has as many bits of exponent as float32.
 
 # %% tags=["hide-input", "nbval-ignore-output"]
 underflowing = 100 * (gradients.abs() <= 2.0**-10).double().mean().item()
@@ -1006,10 +1000,10 @@ print(f"gradients of LeNet that e4m3 makes zero: {underflowing:.1f} % (counted)"
 # 2. Beside an outlier or a growing sum, small numbers vanish.
 # 3. Give it a scale of its own, relative steps, or more bits.
 #
-# In the model with the planted outlier, the 8-bit activations raise the loss by about 0.69 and the 4-bit weights by
-# 0.024, so it is about 30 times as much (45 times after a second training). The eight bits fail because one outlier sets a step of 4.7, and about 84 % of the elements are smaller than
-# half of it. The four bits succeed because a weight shares its scale with only 31 others. And OPT-175B went from 32.3 %
-# to 71.1 % with the same 8 bits, because *SmoothQuant* moved the outliers into the weights.
+# In the model with the planted outlier, the 8-bit activations raise the loss by about 0.69 and the 4-bit weights by 0.024, so it is about 30
+# times as much (45 times after a second training). The eight bits fail because one outlier sets a step of 4.7, and about 84 % of the elements
+# that are not zero are smaller than half of it. The four bits succeed because a weight shares its scale with only 31 others. And OPT-175B went
+# from 32.3 % to 71.1 % with the same 8 bits, because *SmoothQuant* moved the outliers into the weights.
 #
 # So before you choose a number of bits, look for the large neighbour. Among weights it is the largest of a group, and
 # among activations an outlier. In a sum it is the sum itself, and in training the weight. Then give it a scale of its

@@ -33,9 +33,9 @@
 # although there was no file any more. With arrays in a special memory for constants it took 2.4 ms. With the word `const`, as at the beginning, it was fast.
 # (The exact time is in a screenshot of 8 January, which we could not read, and we know no sentence of the draft that names the GPU.)
 #
-# How can one word do that? [Lesson 16](16_numbers_of_few_bits.ipynb) ended with the same question in other words. After training the weights do not change
-# any more, so can they become a part of the program? PyTorch has a similar idea, since `torch.jit.freeze` turns the parameters of a model into constants of its graph. In
-# this case study you find out when this is worth it.
+# How can one word do that? [Lesson 16](16_numbers_of_few_bits.ipynb) ended with a related question. After training the weights do not change any
+# more, so can they become a part of the program? PyTorch has a similar idea, since `torch.jit.freeze` turns the parameters of a model into
+# constants of its graph. In this case study you find out when this is worth it.
 #
 # We had no GPU. But a compiler for GPUs runs on any processor, so we compile the programs for an A100 and an H100 (with NVIDIA's CUDA 13.0), read the
 # machine code, and count. Times on a GPU are published or modelled, unless your machine has one, because a cell near the end then measures there.
@@ -562,8 +562,8 @@ for name, (sentence, bound) in claims.items():
 # On one core of our machine, an EPYC server, the network takes about 1.1 times as long through a pointer as with constants (measured). If the compiler does not know the
 # *sizes* either, it takes about five times as long (measured), because the loops must then fit every size.
 #
-# **To remember.** Which place is free depends on the chip. On an H100 constant memory needs 1.90 times the instructions of `const`, and on an A100 no more than `const`. On
-# a core of our x86 server known sizes are worth a factor of five, and known values 1.1.
+# **To remember.** Which place is free depends on the chip. On an H100 constant memory needs 1.90 times the instructions of `const`, and on an
+# A100 no more than `const`. On a core of our x86 server known sizes are worth a factor of nearly five, and known values 1.1.
 #
 # So far the compiler has only moved the weight. But if it knows its value, can it do more?
 
@@ -718,8 +718,8 @@ pd.DataFrame(rows, index=columns).T.map("{:,}".format).rename_axis("weights kept
 cw.explore_zeros()
 
 # %% [markdown]
-# With eight outputs nearly every unit is still read, and the weights in use follow those that are not zero. The additional saving was thus a gift of the single output. Whether a
-# trained network stays accurate with so few weights is another question.
+# With eight outputs and half of the weights nearly every unit is still read, and the weights in use follow those that are not zero. The
+# additional saving was thus a gift of the single output. Whether a trained network stays accurate with so few weights is another question.
 #
 # **To remember.** With constants, a thread needs about one instruction per weight in use, and here 77 to 188 more, for inputs, biases and the sigmoid. A zero is free, and so
 # is every weight that nobody reads.
@@ -878,12 +878,12 @@ wide_code = 16 * cw.count_instructions(cw.generate(wide, "cuda")).total
 code_bytes.reveal(modelled=16 * wide.macs, counted=wide_code)
 
 # %% [markdown] tags=["explain"]
-# Its code has 95,168 bytes (counted), which fit into neither cache, because a layer that is twice as wide has four times as many weights. We have not measured what
-# this costs on a GPU. But wide layers have a better way. In a matrix product with tiles (lesson 02) the load of a weight hardly counts, because a thread uses it for
-# many candidates.
+# Its code has 95,168 bytes (counted), which fit into neither of the T4's caches, because its middle layer has four times as many weights. We
+# have not measured what this costs on a GPU. But wide layers have a better way. In a matrix product with tiles (lesson 02) the load of a weight
+# hardly counts, because a thread uses it for many candidates.
 #
-# **To remember.** A constant takes 16 bytes of code instead of 4 bytes of data. 46 KiB of code hold about 2,900 instructions, so constants are for small networks that
-# run very often.
+# **To remember.** A constant needs unrolled code, 16 bytes per weight instead of 4 bytes of data. 46 KiB of code hold about 2,900 instructions,
+# so constants are for small networks that run very often.
 #
 # Now compare our counts with the author's times. In each row of the table the program after the stroke is the baseline, and the draft names neither its GPU nor its CPU.
 
@@ -925,7 +925,7 @@ if times_here is not None:
 # ## Back to the bet
 #
 # 1. A `const` weight is a part of its instruction.
-# 2. A load of one number costs as much as four multiply-adds.
+# 2. Where loads set the time, one costs as much as four multiply-adds.
 # 3. Weights from a file can be constants too.
 #
 # Without `const` a thread executes 3,783 instructions instead of 1,980, which is 1.91 times as many.

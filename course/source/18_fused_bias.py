@@ -39,9 +39,9 @@
 # [lesson 13](13_reading_a_profile.ipynb) a compiler did it for you. In this case study you do it by hand on the smallest example, and find out when it
 # pays.
 #
-# At each step we say which earlier lesson is at work. The measured times in the text come from the machine on which this page was built, one core of
-# an AMD EPYC in a shared virtual server, and they are medians of programs that ran in turns. The outputs are your machine's once you have run the
-# page. We had no GPU, so every time on a GPU is published or modelled, and the issue does not say which GPU it was.
+# The measured times in the text come from the machine on which this page was built, one core of an AMD EPYC in a shared virtual server, and they
+# are medians of programs that ran in turns. The outputs are your machine's once you have run the page. We had no GPU, so every time on a GPU is
+# published or modelled, and the issue does not say which GPU it was.
 
 # %% tags=["hide-input"]
 import logging
@@ -92,10 +92,10 @@ bet
 # - It writes its result to memory
 # - Between two kernels nothing stays in [registers](glossary.md#register)
 #
-# The first tool is the least time of [lesson 02](02_compute_and_roofline.ipynb). A kernel needs at least the time of its operations and at least the
-# time of its bytes, and so far we have counted only operations. When a kernel ends, its registers and its [shared memory](glossary.md#shared-memory)
-# are lost ([lesson 03](03_how_a_gpu_runs_a_kernel.ipynb)). So the convolution must write its result to memory. The next kernel reads all of it again,
-# adds one number to each element, and writes everything a second time.
+# The first tool is the least time of [lesson 02](02_compute_and_roofline.ipynb). A kernel needs at least the time of its operations and at least
+# the time of its bytes, and so far we have counted only operations. When a kernel ends, its registers and its [shared
+# memory](glossary.md#shared-memory) are lost ([lesson 03](03_how_a_gpu_runs_a_kernel.ipynb)). So the convolution must write its result to
+# memory. The next kernel reads all of it again, adds one number to each element, and writes everything a second time.
 #
 # The example in the issue had three versions that winter. We count the last one, which has three layers. Each of them is a convolution, bias and ReLU,
 # and a pooling that halves both sides of the image. The table counts elements per image and leaves out the weights, which are few.
@@ -166,7 +166,7 @@ plotting.show(
 # ReLU took 184.9 ms in all, and this was 59.96 % of the GPU's time. The convolution took 98.6 ms in all. After the change, the one kernel took 108.6
 # ms, or 81.38 %.
 #
-# **Your turn.** How long did the whole pass take, and how long everything but these kernels?
+# **Your turn.** How long did the whole profile take, and how long everything but these kernels?
 
 
 # %% tags=["yours"] yours="pass_times" takes=5
@@ -224,9 +224,9 @@ print(f"after: {after_ms:.1f} ms, of which {rest_after_ms:.1f} ms are the rest")
 print(f"the pass is {before_ms / after_ms:.2f} times as fast")
 
 # %% [markdown] tags=["explain"]
-# The GPU's time for a pass fell from 308.4 to 133.5 ms, by a factor of 2.31 (published). The rest of the pass did not change. Before the change 184.9 +
-# 98.6 of 308.4 ms belonged to the two kernels, which leaves 24.9 ms for everything else. After it 108.6 of 133.5 ms belonged to the one kernel, and
-# 24.9 ms are left again.
+# The GPU's time in the whole profile fell from 308.4 to 133.5 ms, by a factor of 2.31 (published). The rest of the pass did not change. Before
+# the change 184.9 + 98.6 of 308.4 ms belonged to the two kernels, which leaves 24.9 ms for everything else. After it 108.6 of 133.5 ms belonged
+# to the one kernel, and 24.9 ms are left again.
 #
 # Do not trust the bytes too far, however. The issue does not say which of the three versions ran. Since 2,350 calls are no multiple of three layers, it
 # was probably not the one in our table, and that 2.58 lies so close to 2.61 may be luck. In all of them bytes and operations disagree as in our table
@@ -484,9 +484,9 @@ not_numbers.reveal(counted=int(by_kernel.isnan().sum()))
 print(f"the loss is {functional.cross_entropy(by_kernel, labels):.1f}")
 
 # %% [markdown] tags=["explain"]
-# None is (counted). Every comparison with NaN is false, so your kernel replaces each NaN by 0. The loss is 2.3, the logarithm of ten, as for any
-# network that has learned nothing. One filter is dead, and no error is raised. To repair the kernel, turn the comparison around. For NaN this
-# comparison is false as well, but now the NaN goes through.
+# None is (counted). Every comparison with NaN by < or > is false, so your kernel replaces each NaN by 0. The loss is 2.3, the logarithm of ten,
+# as for any network that has learned nothing. One filter is dead, and no error is raised. To repair the kernel, turn the comparison around. For
+# NaN this comparison is false as well, but now the NaN goes through.
 
 
 # %%
@@ -731,9 +731,9 @@ print(f"all layers fused: {ladder.rung(FUSED).speedup:.2f} times as fast (measur
 
 # %% [markdown] tags=["explain"]
 # On our core, max pooling took 52 % of the time, the convolutions took 38 %, and the additions and ReLUs took 8 % (measured). Pooling compares
-# values, and the processor often guesses wrongly which one is larger ([branch prediction](glossary.md#branch-prediction)). If the 8 % vanished, the
-# pass would be 1 / 0.92, or 1.09 times as fast by [Amdahl's law](glossary.md#amdahls-law) (modelled). With all layers fused, it became 1.08 times as
-# fast (measured).
+# values, and the processor probably often guesses wrongly which one is larger ([branch prediction](glossary.md#branch-prediction)). If the 8 %
+# vanished, the pass would be 1 / 0.92, or 1.09 times as fast by [Amdahl's law](glossary.md#amdahls-law) (modelled). With all layers fused, it
+# became 1.08 times as fast (measured).
 #
 # **To remember.** Fusion pays if a large output needs little work. On an H100 in bfloat16, bias and ReLU in two kernels of their own cost as much as
 # a 3 × 3 convolution that reads 131 channels.
@@ -901,10 +901,9 @@ pd.DataFrame(rows, index=["bytes read", "bytes written"]).T
 # %% [markdown]
 # ## Back to the bet
 #
-# One kernel was 2.61 times as fast as the two. Here is the issue beside your machine, with the same ratio and the same baseline, which is one kernel
-# for the convolution and one for bias and ReLU. The first two columns are the time of two kernels over that of one, and the last is the share of a
-# training step that the gradients of the biases take. If you have a GPU, it has rows of its own, and so has every GPU whose record a reader has sent
-# in.
+# One kernel was 2.61 times as fast as the two. Here is the issue beside your machine, with the same ratio and the same baseline, which is one
+# kernel for the convolution and one for bias and ReLU. The first two columns are the time of two kernels over that of one, and the last is the
+# share of a training step that the gradients of the biases take. Your GPU has rows of its own, if you have one.
 
 # %% tags=["hide-input", "run"]
 machines = {}
@@ -942,13 +941,12 @@ pd.DataFrame(rows, index=["three layers", "forward pass", "bias gradients"]).T
 # %% [markdown] tags=["explain"]
 # On our core we measured 1.16, 1.04 and 0.8 % with 100 digits.
 #
-# Our gain is smaller, because our convolutions are slower. In the issue a convolution took half as long as bias and ReLU, and on our core it takes
-# 4.7 times as long (measured, 100 digits). It waits for neither bytes nor arithmetic. The 226 million operations of the
-# first layer for 1,000 digits are 14 GFLOP/s in its 16.3 ms, far below the peak of a core (lesson 02), and its 53.3 MB would take 4.9 ms at the rate
-# of the copy (modelled). A slow convolution hides the cost of its neighbours. When we wrote each layer as one better kernel, with the pooling inside, the forward
-# pass became 4.9 times as fast as with three
-# kernels (measured). [The appendix](appendix/18_fused_bias.ipynb) builds this kernel step by step, with [channels-last](glossary.md#channels-last)
-# tensors and [Winograd's algorithm](glossary.md#winograds-algorithm).
+# Our gain is smaller, because our convolutions are slower. In the issue a convolution took half as long as bias and ReLU, and on our core it
+# takes 4.7 times as long (measured, 100 digits). It is far from both limits. The 226 million operations of the first layer for 1,000 digits are
+# 14 GFLOP/s in its 16.3 ms, far below the peak of a core (lesson 02), and its 53.3 MB would take 4.9 ms at the rate of the copy (modelled). A
+# slow convolution hides the cost of its neighbours. When we wrote each layer as one better kernel, with the pooling inside, the forward pass
+# became 4.9 times as fast as with three kernels (measured). [The appendix](appendix/18_fused_bias.ipynb) builds this kernel step by step, with
+# [channels-last](glossary.md#channels-last) tensors and [Winograd's algorithm](glossary.md#winograds-algorithm).
 
 # %% [markdown] tags=["recap", "slide"] minutes=1
 # ## What to take home

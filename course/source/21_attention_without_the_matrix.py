@@ -27,15 +27,16 @@
 # makes 8.4 million scores, which fill 33.6 MB in float32. The result, one vector per token and head, fills 1.05 MB. Nobody ever looks at the scores.
 # The program only computes the result from them, which is 32 times as small.
 #
-# In *plain* attention, four lines of PyTorch, the scores are a tensor like any other. *Fused* attention computes a small piece of the matrix, uses it and
-# forgets it, and PyTorch's `scaled_dot_product_attention` works in this way, as does FlashAttention (Dao and others, 2022). But the backward pass of
-# training needs every score again, so the fused program must compute every score twice. A step of plain attention, forward and backward, consists of
-# 6 matrix products. The fused step needs 7.
+# In *plain* attention, four lines of PyTorch, the scores are a tensor like any other. *Fused* attention computes a small piece of the matrix,
+# uses it and forgets it, and PyTorch's `scaled_dot_product_attention` can work in this way, as does FlashAttention (Dao and others, 2022). But
+# the backward pass of training needs every score again, so the fused program must compute every score twice. A step of plain attention, forward
+# and backward, consists of 6 matrix products. The fused step needs 7.
 #
-# [Lesson 11](11_working_set.ipynb) made a trade of this kind. [Checkpointing](glossary.md#activation-checkpointing) forgets activations and pays with time, because a step then does four thirds of
-# the arithmetic. Here it is 7/6, or 1.17 times. Every transformer that you train with fused attention makes this trade in every layer.
-# [Lesson 20](20_convolution_time.ipynb) predicted times from counts, and here two counts are enough. You collect them on the way. The measured times in the text are from the machine
-# that wrote this page, one core of an Intel Xeon server. The outputs are your machine's once you have run the page.
+# [Lesson 11](11_working_set.ipynb) made a trade of this kind. [Checkpointing](glossary.md#activation-checkpointing) forgets activations and pays
+# with time, because a step then does four thirds of the arithmetic. Here it is 7/6, or 1.17 times. Every transformer that you train with fused
+# attention makes this trade in every layer. [Lesson 20](20_convolution_time.ipynb) predicted times from counts, and here two counts give the
+# ratio roughly. You collect them on the way. The measured times in the text are from the machine that wrote this page, one core of an Intel Xeon
+# server. The outputs are your machine's once you have run the page.
 
 # %% tags=["hide-input"]
 import math
@@ -189,7 +190,8 @@ print(f"plain attention, forward: {as_ms(times_s['plain, forward'])} (measured)"
 # 112 GFLOP/s of the large product it takes 9.61 ms. The forward pass should therefore take 2 × 9.61 + 6 × 3.59, or 40.8 ms (modelled), and it took 46.6 ms (measured).
 # More than half of the modelled time goes into moving scores.
 #
-# On other machines the share is different. A pass moves $n^2$ scores and a product does $2 n^2 d$ operations, so the number of tokens cancels.
+# On other machines the share is different. A pass moves $n^2$ scores and a product does $2 n^2 d$ operations, so the number of tokens cancels as
+# long as the scores come from memory.
 #
 # > cost of a pass, in products = (peak / [bandwidth](glossary.md#bandwidth)) × (bytes per score) / (2 d)
 #
@@ -845,9 +847,10 @@ sentence = "with 2,048 tokens the fused step saves a larger share than with 256"
 timing.claim(sentence, fused_ratio / short_ratio, at_most=0.95, evidence=[turns, short_turns])
 
 # %% [markdown] tags=["explain"]
-# The fused step takes 0.62 times as long as the plain one (measured), although it does more arithmetic. One product more costs 9.61 ms, whereas fifteen passes
-# fewer save 54 ms (modelled). The model is 14 to 19 ms too fast for both, since it leaves out the exponentials and gives every product the rate of a large
-# one. (Plain and fused steps ran in turns with the two programs of Part 1, and yours in turns with plain.) Your own tiles save the same passes, but they call 28 small operators for each of 256 tiles. The saving becomes time only if the loop is one kernel.
+# The fused step takes 0.62 times as long as the plain one (measured), although it does more arithmetic. One product more costs 9.61 ms, whereas
+# fifteen passes fewer save 54 ms (modelled). The model is 14 to 19 ms too fast for both, since it leaves out the exponentials and gives every
+# product the rate of a large one. (Plain and fused steps ran in turns with the two programs of Part 1, and yours in turns with plain.) Your own
+# tiles save the same passes, but they call 28 small operators for each of 256 tiles. Here the saving became time only in one kernel.
 #
 # For short texts less can be saved. With 256 tokens the matrices of both heads have 0.5 MB and stay in a cache, so a pass is cheap, and the fused step took
 # 0.90 times as long as the plain one (measured).
