@@ -37,8 +37,8 @@
 # ZeRO 3 of lesson 05, which PyTorch calls FSDP. There a GPU computes whole layers for its part of the batch and fetches each layer's weights just
 # before it needs them.
 #
-# We had no eight GPUs. All times of H100s are modelled, from 400 TFLOP/s per GPU (Llama Team, 2024, Table 4, published) and from the rates on data
-# sheets. Twice we hold the model against measurements that others have published.
+# We had no eight GPUs. All times of H100s are modelled, from 400 TFLOP/s per GPU (Llama Team, 2024, Table 4, published, of a whole run with its
+# waiting) and from the rates on data sheets. Twice we hold the model against measurements that others have published.
 
 # %% tags=["hide-input"]
 import time
@@ -1006,8 +1006,8 @@ parallel_plans.explore_cuts()
 # A GPU now sends and computes for a 128th of the parameters only, so the two sixes cancel as before, but the tokens that count are all 128,000 of
 # its group. These are sixteen times the 8,000.
 #
-# **To remember.** Take FSDP if each GPU has more than P / B tokens, which is 8,000 at 400 TFLOP/s and 50 GB/s. With fewer, cut layers where the link is fast
-# and put stages where it is slow.
+# **To remember.** Take FSDP if the model then fits and each GPU has more than P / B tokens, which is 8,000 at 400 TFLOP/s and 50 GB/s. With
+# fewer, cut layers where the link is fast and put stages where it is slow.
 
 # %% tags=["hide-input"]
 ranks.close()

@@ -664,10 +664,11 @@ print(f"a request costs {1e3 * with_kept:.0f} ms instead of {1e3 * in_full_steps
 # There remain 500 + 250 tokens of arithmetic, which take 28 ms. The caches still take 22 ms, because each step has to read the kept tokens, too. With 50
 # ms per request, 20 per second are the limit. The number that can be promised rose from 6.7 to 15 (simulated).
 #
-# Why only 15 of 20? Now the slots run out. A server does not know how long an answer will become, so ours reserves room for the model's longest context,
-# 8,192 tokens or 1.07 GB. The 64 GB beside the weights are enough for 59 slots. By [Little's law](glossary.md#littles-law), which counted bytes in flight
-# in [lesson 01](01_memory_hierarchy.ipynb), the requests in a server are their rate times the time that each of them stays. At 15 per second they were
-# 35 on average (simulated), but random arrivals brought the number to 59 again and again, and then the next one had to wait.
+# Why only 15 of 20? Now the slots run out. A server does not know how long an answer will become, so ours reserves room for the model's longest
+# context, 8,192 tokens or 1.07 GB. The 64 GB beside the weights are enough for 59 slots. (The 64 slots above would need a little less each.) By
+# [Little's law](glossary.md#littles-law), which counted bytes in flight in [lesson 01](01_memory_hierarchy.ipynb), the requests in a server are
+# their rate times the time that each of them stays. At 15 per second they were 35 on average (simulated), but random arrivals brought the number
+# to 59 again and again, and then the next one had to wait.
 #
 # [PagedAttention](glossary.md#pagedattention) (Kwon and others, 2023) does with the cache what an operating system does with memory. It cuts it into pages,
 # for example of 16 tokens. A request takes another page when its last one is full, and a table says where its pages are.
