@@ -281,8 +281,8 @@ timing.claim(sentence, ratio, at_least=8, evidence=waits)
 # meet much earlier, because the whole server shares the stated cache, and most likely its other users have filled it. The server on which this
 # lesson was written states an L3 of 300 MiB. At times the curves met soon after L2, as if there were no L3 at all.
 #
-# **To remember.** A load takes a few nanoseconds in L1 and 100 to 250 in memory. On a shared server the only caches that you can count on are
-# those of your own core, such as the 2 MiB of L2 on the server of this page.
+# **To remember.** A load takes a few nanoseconds in L1 and here 130 to 250 in memory. On a shared server the only caches that you can count on
+# are those of your own core, such as the 2 MiB of L2 on the server of this page.
 #
 # In the bet, with 512 MiB in ordinary pages, a load can take much longer still. What else can be slow, if main memory is already the last level?
 

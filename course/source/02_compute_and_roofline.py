@@ -29,11 +29,10 @@
 # 280 ms. You have reason to distrust this, because in [lesson 00](00_start_here.ipynb) the operations alone were wrong by a factor of 100. But
 # can you say what is right before you run the program?
 #
-# Behind it is the question of everybody who has ever watched a progress bar. Why is it not faster? Four answers cover nearly every case. The
-# program waits for its bytes, or it waits for its arithmetic, or it is not a good program, or it does so little that you mostly pay for calling
-# it. Each answer has its own remedy, and some remedies are expensive. If your program waits for bytes, a GPU with twice the arithmetic waits
-# just as long, although it looks more impressive while it does so. This lesson tells the four answers apart, with three formulas and a few
-# experiments.
+# Behind it is the question of everybody who has ever watched a progress bar. Why is it not faster? This lesson has four answers. The program
+# waits for its bytes, or it waits for its arithmetic, or it is not a good program, or it does so little that you mostly pay for calling it. Each
+# answer has its own remedy, and some remedies are expensive. If your program waits for bytes, a GPU with twice the arithmetic waits just as
+# long, although it looks more impressive while it does so. This lesson tells the four answers apart, with three formulas and a few experiments.
 #
 # [Lesson 01](01_memory_hierarchy.ipynb) ended by asking how many operations per byte keep the arithmetic busy. Here you count them. *Our core* is the core that wrote
 # this page, one of an Intel Xeon server, and all measured times in the text come from it. The outputs are your machine's once you have run the page.

@@ -805,7 +805,7 @@ plotting.show(
 # because the padding removed the price of the detour. The fastest kernel has two passes again, although its rows have 65 words, because each of
 # its threads takes four neighbouring rows, and the 16 lanes of a warp that go down a column in such steps meet only eight banks. Four values per
 # thread bring most of the other factor of 1.7. More bytes are in flight then, and each value costs fewer indices, and the table cannot separate
-# the two. From 3.10 to 2.92 ms the tiles and the blocks change together, so we cannot name the cause.
+# the two. From 3.10 to 2.92 ms the tiles and the values per thread change together, so we cannot name the cause.
 #
 # If your machine has a GPU, the next cell runs four of these kernels there, on a matrix of 8,192 × 8,192, and PyTorch's `x.t().contiguous()` beside them.
 

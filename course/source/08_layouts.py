@@ -643,8 +643,9 @@ plotting.show(
 layouts.explore_layouts()
 
 # %% [markdown]
-# On eight nodes data alone is faster than eight tensor ranks from about 56 sequences on, a little less than one per GPU, and each doubling of
-# the nodes doubles this number. Slower ports do not move the border, because the ports carry the same bytes in both, and only the stages gain.
+# Of the figure's numbers, data alone is faster than eight tensor ranks from 64 sequences on if there are eight nodes, one per GPU, and each
+# doubling of the nodes doubles this number. Slower ports do not move the border, because the ports carry the same bytes in both, and only the
+# stages gain.
 #
 # **To remember.** Data parallelism alone ends at one sequence per GPU, or with ZeRO 3 even earlier at P / B tokens per GPU. On eight nodes of
 # that H100 cluster these are about 4,000 tokens.

@@ -575,10 +575,9 @@ alt = "Parameters and state stay; saved activations climb through the forward pa
 plotting.show(drawn, alt=alt)
 
 # %% [markdown] tags=["explain"]
-# Your running sum and a real step agree within 1 %, and on this CPU to the byte (measured). The peak stays below the sum of the ledger, because
-# activations are largest when the backward pass begins, and gradients when it ends. It consists of 9.7 MB for parameters and averages, of the
-# saved activations, and of about 1 MB that an operator needs only for a moment, such as the gradient of an attention matrix, grey in the
-# picture.
+# Your running sum and a real step agree within 1 % (measured). The peak stays below the sum of the ledger, because activations are largest when
+# the backward pass begins, and gradients when it ends. It consists of 9.7 MB for parameters and averages, of the saved activations, and of about
+# 1 MB that an operator needs only for a moment, such as the gradient of an attention matrix, grey in the picture.
 #
 # Back to the large model, and to your bet. The model has mixed precision and fused attention again, and a loss over 32,000 words. We follow the
 # operators of its step in the same way, on tensors without data, once with 4 blocks and once with 6. Every further block adds the same bytes, so
@@ -652,11 +651,11 @@ fall.reveal(modelled=modelled[0] - modelled[1], counted=peaks[2048] - peaks[1024
 #
 # If we leave out activations and loss, this end needs 14.0 GB more than the beginning of the backward pass. Of these, 13.5 GB are the gradients,
 # 2 bytes per parameter, and 0.5 GB is a float32 copy of one large gradient inside the optimizer, which our line above leaves out. (PyTorch's
-# default Adam on a GPU works on all tensors at once and may need as much as one more copy of all parameters, unless you pass `fused=True`.) As
-# long as the gradients are missing, activations may use these 14.0 GB without raising the peak. At 5.3 MB per token, about 2,600 tokens fit into
-# it. If a step has fewer, a shorter sequence saves no memory at all. With gradient accumulation this space is gone. From its second sequence on,
-# the gradients of the first are there when the backward pass begins, so the two no longer take turns, and the peak is the sum of 16 bytes per
-# parameter and 5.3 MB per token.
+# default Adam on a GPU works on all tensors at once and may, by its documentation, need one more copy of all parameters, unless you pass
+# `fused=True`.) As long as the gradients are missing, activations may use these 14.0 GB without raising the peak. At 5.3 MB per token, about
+# 2,600 tokens fit into it. If a step has fewer, a shorter sequence saves no memory at all. With gradient accumulation this space is gone. From
+# its second sequence on, the gradients of the first are there when the backward pass begins, so the two no longer take turns, and the peak is
+# the sum of 16 bytes per parameter and 5.3 MB per token.
 #
 # **To remember.** The peak is a moment and not a sum. For a 7B in mixed precision without gradient accumulation, tokens raise it only above
 # about 2,600 per step.

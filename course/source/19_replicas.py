@@ -937,8 +937,8 @@ else:
 # 19 minutes did not validate, whereas each of our steps does.
 #
 # How do their repairs come to 20 or 30? If their factors can be multiplied, which is only roughly so, the stack's 1.3, the 1 / 0.7 of the
-# validation and the 2 of the gap make 3.7, so everything else, mostly the new tables, would be worth 5 to 8 (modelled), and the issue says only
-# that they brought more than a factor of 2.
+# validation and the 2 of the gap make 3.7, so everything else, the new tables among it, would be worth 5 to 8 (modelled), and the issue says
+# only that they brought more than a factor of 2.
 #
 # It would be wrong to remember that training together fails. The stacked layer was removed, and if it comes back it will be written anew, also because
 # several kinds of networks shall be possible. But all that the replicas share has stayed, and since May 2025 the program trains them at once by default

@@ -47,7 +47,8 @@ class Call:
     """One operator as it was called: specs stand where tensors stood.
 
     ``inputs`` and ``outputs`` are the specs of its tensors in order, with ``shape``, ``numel`` and
-    ``bytes``; ``args`` and ``kwargs`` hold its arguments as they were given. Lesson 11.
+    ``bytes``; ``args`` and ``kwargs`` hold its arguments, a spec in place of each tensor. Lesson
+    11.
     """
 
     __slots__ = ("args", "causal", "inputs", "kwargs", "may_multiply", "name", "node_id",
